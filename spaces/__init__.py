@@ -1,0 +1,31 @@
+"""What can be chosen, and what each choice costs in bytes.
+
+Pure data and integer arithmetic: sites, options, decisions, spaces, plans, budgets, memory and
+target rules. Nothing here imports torch or transformers, so a model's memory is known from its
+``config.json`` in milliseconds. Everything else in Tightfit builds on this package, and it builds
+on nothing of ours.
+
+To add an option kind, give it a name and exact bytes in :mod:`tightfit.spaces.options` and a
+quantizer in :mod:`tightfit.compress`; to add a model family, one entry in
+:data:`tightfit.spaces.geometry.FAMILIES`; to add a target, one in
+:data:`tightfit.spaces.targets.TARGETS`.
+"""
+
+from tightfit.spaces.budget import Budget
+from tightfit.spaces.decisions import Decision, WeightRules, build_decisions, expand, match_counts
+from tightfit.spaces.errors import InfeasibleError, InputError, TightfitError, suggest
+from tightfit.spaces.geometry import EMBED, FAMILIES, HEAD, Attention, Geometry, Linear, read_geometry
+from tightfit.spaces.memory import kv_bytes
+from tightfit.spaces.options import BITS, GROUPS, ZEROS, WeightOption, Zero
+from tightfit.spaces.plan import PLAN_VERSION, Plan
+from tightfit.spaces.space import Space, build_space
+from tightfit.spaces.targets import TARGETS, Target, get_target
+from tightfit.spaces.units import format_size, parse_size
+
+__all__ = [
+    "BITS", "EMBED", "FAMILIES", "GROUPS", "HEAD", "PLAN_VERSION", "TARGETS", "ZEROS",
+    "Attention", "Budget", "Decision", "Geometry", "InfeasibleError", "InputError", "Linear",
+    "Plan", "Space", "Target", "TightfitError", "WeightOption", "WeightRules", "Zero",
+    "build_decisions", "build_space", "expand", "format_size", "get_target", "kv_bytes",
+    "match_counts", "parse_size", "read_geometry", "suggest",
+]  # fmt: skip

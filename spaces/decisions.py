@@ -1,0 +1,202 @@
+"""Decisions: which matrices must take the same option, and which options they may take."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tightfit.spaces.errors import InputError
+from tightfit.spaces.geometry import Geometry, Linear
+from tightfit.spaces.options import WeightOption, Zero
+from tightfit.spaces.targets import Target
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Sites that take one option together.
+
+    Attributes:
+        name: the site's own name, or ``layers.3.attn.qkv_proj`` for a fused group, or ``embed``
+            for an embedding that is tied to the head.
+        sites: the matrices it governs; a tied matrix is listed with the one that owns its bytes.
+        options: allowed options, ascending in bytes.
+        costs: stored bytes of each option, summed over the sites, bias excluded.
+        weights: number of original weights it governs, tied ones once.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    options: tuple[WeightOption, ...]
+    costs: tuple[int, ...]
+    weights: int
+
+    def index(self, name: str) -> int:
+        """Position of an option by its name.
+
+        Raises:
+            InputError: this decision does not offer that option.
+        """
+        for position, option in enumerate(self.options):
+            if option.name == name:
+                return position
+        offered = ", ".join(option.name for option in self.options)
+        raise InputError(f"{self.name} does not offer {name!r} (offered: {offered}).")
+
+
+@dataclass(frozen=True)
+class WeightRules:
+    """Which weight options a space offers, before a target and the widths of the model narrow them.
+
+    Attributes:
+        bits, groups, zeros: every combination is an option; 16 and 32 bits have neither group nor zero.
+        only: per pattern, the bits that matching sites may take instead of ``bits``.
+        pin: per pattern, the one option that matching sites take.
+        exclude: patterns of sites that stay at the base dtype.
+
+    Patterns are shell globs over site names (``layers.*.mlp.down_proj``). Where several match,
+    ``exclude`` wins over ``pin`` and ``pin`` over ``only``; within one of them the last wins.
+    """
+
+    bits: tuple[int, ...] = (3, 4, 5, 6)
+    groups: tuple[int, ...] = (64,)
+    zeros: tuple[Zero, ...] = ("float",)
+    only: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    pin: Mapping[str, str] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+
+    def patterns(self) -> list[tuple[str, str]]:
+        """Return every (key, pattern) that a user wrote."""
+        pairs = [("only", pattern) for pattern in self.only] + [("pin", pattern) for pattern in self.pin]
+        return pairs + [("exclude", pattern) for pattern in self.exclude]
+
+
+def match_counts(rules: WeightRules, geometry: Geometry) -> dict[tuple[str, str], int]:
+    """Count the sites that each pattern of the rules matches.
+
+    Raises:
+        InputError: a pattern matches no site, so that it would be ignored silently.
+    """
+    sites = [linear.site for linear in geometry.linears]
+    counts = {key: len(fnmatch.filter(sites, key[1])) for key in rules.patterns()}
+    for (key, pattern), count in counts.items():
+        if not count:
+            raise InputError(
+                f"space.weights.{key}: the pattern {pattern!r} matches none of the {len(sites)} sites "
+                f"(site names look like {sites[0]}, {sites[1]}, {sites[-1]})."
+            )
+    return counts
+
+
+def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> tuple[Decision, ...]:
+    """Return the decisions of a model in depth order.
+
+    Raises:
+        InputError: a pattern matches nothing, a group divides no site, a pinned option does not
+            fit its site or the target, or a decision is left without options.
+    """
+    match_counts(rules, geometry)
+    _check_groups(geometry, rules)
+    owners = {linear.site: linear for linear in geometry.linears if linear.tied_to is None}
+    tied = {linear.tied_to: linear.site for linear in geometry.linears if linear.tied_to is not None}
+    decisions = []
+    for name, sites in _grouped(list(owners.values()), target):
+        members = [owners[site] for site in sites]
+        # A pattern that names either end of a tied pair speaks about the one tensor they share.
+        aliases = tuple(tied[site] for site in sites if site in tied)
+        offered = _offered(members, aliases, geometry, rules, target)
+        costs = {option: sum(option.tensor_bytes(x.rows, x.cols) for x in members) for option in offered}
+        options = tuple(sorted(offered, key=lambda option: (costs[option], option)))
+        decisions.append(
+            Decision(
+                name=name,
+                sites=sites + aliases,
+                options=options,
+                costs=tuple(costs[option] for option in options),
+                weights=sum(x.weights for x in members),
+            )
+        )
+    return tuple(decisions)
+
+
+def _grouped(linears: Sequence[Linear], target: Target) -> list[tuple[str, tuple[str, ...]]]:
+    """Group sites into named decisions, keeping depth order."""
+    joint = {module: name for name, modules in target.fused for module in modules}
+    groups: dict[str, list[str]] = {}
+    for linear in linears:
+        prefix, _, module = linear.site.rpartition(".")
+        name = f"{prefix}.{joint[module]}" if module in joint else linear.site
+        groups.setdefault(name, []).append(linear.site)
+    return [(name, tuple(sites)) for name, sites in groups.items()]
+
+
+def _check_groups(geometry: Geometry, rules: WeightRules) -> None:
+    """Refuse a group size that divides the input width of no site at all."""
+    for group in rules.groups:
+        if group and all(linear.cols % group for linear in geometry.linears):
+            widths = sorted({linear.cols for linear in geometry.linears})
+            allowed = [g for g in (32, 64, 128) if any(width % g == 0 for width in widths)]
+            places = "; ".join(
+                f"{width} in {next(x.site for x in geometry.linears if x.cols == width)}" for width in widths
+            )
+            raise InputError(
+                f"space.weights.groups: group {group} divides no input width of this model ({places}); "
+                f"allowed here: {', '.join(map(str, [*allowed, 0]))} (0 is one scale per output row)."
+            )
+
+
+def _last_match(patterns: Sequence[str], names: Sequence[str]) -> str | None:
+    hits = [pattern for pattern in patterns if any(fnmatch.fnmatchcase(name, pattern) for name in names)]
+    return hits[-1] if hits else None
+
+
+def _offered(
+    members: Sequence[Linear], aliases: Sequence[str], geometry: Geometry, rules: WeightRules, target: Target
+) -> list[WeightOption]:
+    names = [linear.site for linear in members] + list(aliases)
+    if _last_match(rules.exclude, names):
+        return [WeightOption(8 * geometry.dtype_bytes)]
+    pinned = _last_match(list(rules.pin), names)
+    if pinned:
+        option = WeightOption.from_name(rules.pin[pinned])
+        for linear in members:
+            if not option.divides(linear.cols):
+                allowed = [str(g) for g in (32, 64, 128) if linear.cols % g == 0]
+                raise InputError(
+                    f"space.weights.pin {pinned!r}: group {option.group} does not divide the {linear.cols} "
+                    f"input weights of {linear.site} (allowed groups: {', '.join([*allowed, '0'])})."
+                )
+        if not target.allows(option):
+            raise InputError(
+                f"space.weights.pin {pinned!r}: target {target.name} cannot store {option.name}."
+            )
+        return [option]
+    narrowed = _last_match(list(rules.only), names)
+    bits = rules.only[narrowed] if narrowed else rules.bits
+    offered = [
+        option
+        for option in expand(bits, rules.groups, rules.zeros)
+        if target.allows(option) and all(option.divides(linear.cols) for linear in members)
+    ]
+    if not offered:
+        widths = ", ".join(f"{linear.site} ({linear.cols})" for linear in members)
+        allowed = [str(g) for g in (32, 64, 128) if all(linear.cols % g == 0 for linear in members)]
+        raise InputError(
+            f"space.weights: no option is left for {widths}: target {target.name} and the groups "
+            f"{', '.join(map(str, rules.groups))} allow none of {', '.join(map(str, bits))} bits there "
+            f"(groups that divide: {', '.join([*allowed, '0'])})."
+        )
+    return offered
+
+
+def expand(bits: Sequence[int], groups: Sequence[int], zeros: Sequence[Zero]) -> list[WeightOption]:
+    """Return every option that these lists combine to, each once."""
+    options: dict[WeightOption, None] = {}
+    for width in bits:
+        if width > 8:
+            options[WeightOption(width)] = None
+            continue
+        for group in groups:
+            for zero in zeros:
+                options[WeightOption(width, group, zero)] = None
+    return list(options)

@@ -1,0 +1,3 @@
+"""Tightfit: the best compression plan that fits a language model into a memory budget."""
+
+__version__ = "0.1.0"
