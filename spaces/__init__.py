@@ -7,14 +7,15 @@ on nothing of ours.
 
 To add an option kind, give it a name and exact bytes in :mod:`tightfit.spaces.options` and a
 quantizer in :mod:`tightfit.compress`; to add a model family, one entry in
-:data:`tightfit.spaces.geometry.FAMILIES`; to add a target, one in
+:data:`tightfit.spaces.families.FAMILIES`; to add a target, one in
 :data:`tightfit.spaces.targets.TARGETS`.
 """
 
 from tightfit.spaces.budget import Budget
 from tightfit.spaces.decisions import Decision, WeightRules, build_decisions, expand, match_counts
 from tightfit.spaces.errors import InfeasibleError, InputError, TightfitError, suggest
-from tightfit.spaces.geometry import EMBED, FAMILIES, HEAD, Attention, Geometry, Linear, read_geometry
+from tightfit.spaces.families import FAMILIES, read_geometry
+from tightfit.spaces.geometry import EMBED, HEAD, Attention, Geometry, Linear
 from tightfit.spaces.memory import kv_bytes
 from tightfit.spaces.options import BITS, GROUPS, ZEROS, WeightOption, Zero
 from tightfit.spaces.plan import PLAN_VERSION, Plan

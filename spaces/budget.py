@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from fractions import Fraction
 
 from tightfit.spaces.errors import InfeasibleError, InputError
 from tightfit.spaces.memory import kv_bytes
@@ -31,20 +33,35 @@ class Budget:
     def __post_init__(self) -> None:
         if self.weights is None and self.total is None and self.effective_bits is None:
             raise InputError("budget: give at least one of weights, total or effective_bits.")
+        for key, value in (
+            ("weights", self.weights),
+            ("total", self.total),
+            ("effective_bits", self.effective_bits),
+            ("context", self.context),
+            ("batch", self.batch),
+        ):
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise InputError(f"budget.{key} must be greater than 0, but is {value}.")
         if self.total is not None and self.context is None:
             raise InputError("budget.total: also give budget.context, since the KV cache grows with it.")
 
     def limit(self, space: Space) -> int:
         """Return the bound on weight bytes that all bounds together leave for this space."""
+        return min(self._bounds(space))[0]
+
+    def _bounds(self, space: Space) -> list[tuple[int, str]]:
+        """Return each bound in weight bytes, with the words that explain it."""
         bounds = []
         if self.weights is not None:
-            bounds.append(self.weights)
+            bounds.append((self.weights, "budget.weights allows"))
         if self.total is not None and self.context is not None:
-            bounds.append(self.total - kv_bytes(space.geometry, self.context, self.batch))
+            kv = kv_bytes(space.geometry, self.context, self.batch)
+            bounds.append((self.total - kv, f"budget.total, less {format_size(kv)} of KV cache, leaves"))
         if self.effective_bits is not None:
-            # Rounded down: a fraction of a byte more would already exceed the bound.
-            bounds.append(space.fixed_bytes + int(self.effective_bits * space.weights / 8))
-        return min(bounds)
+            # Exact and rounded down: a fraction of a byte more would already exceed the bound.
+            governed = int(Fraction(self.effective_bits) * space.weights / 8)
+            bounds.append((space.fixed_bytes + governed, "budget.effective_bits allows"))
+        return bounds
 
     def check(self, space: Space) -> int:
         """Return :meth:`limit` if some plan keeps it.
@@ -53,13 +70,14 @@ class Budget:
             InfeasibleError: even the smallest plan is larger; names floor, ceiling and the
                 decisions without a choice that raise the floor most.
         """
-        limit = self.limit(space)
+        limit, words = min(self._bounds(space))
         if limit >= space.floor:
             return limit
         forced = sorted((d for d in space.decisions if len(d.options) == 1), key=lambda d: -d.costs[0])
         named = ", ".join(f"{d.name} at {d.options[0].name} ({format_size(d.costs[0])})" for d in forced[:3])
         pins = f"; without a choice: {named}" if named else ""
         raise InfeasibleError(
-            f"budget: {format_size(max(limit, 0))} of weights ({limit} B) is below the floor of this space, "
-            f"{format_size(space.floor)} ({space.floor} B); its ceiling is {format_size(space.ceiling)}{pins}."
+            f"{words} {format_size(limit)} of weights ({limit} B), which is below the floor of this space, "
+            f"{format_size(space.floor)} ({space.floor} B); its ceiling is {format_size(space.ceiling)} "
+            f"({space.ceiling} B){pins}."
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tightfit.spaces.errors import InputError
 from tightfit.spaces.geometry import Geometry, Linear
-from tightfit.spaces.options import WeightOption, Zero
+from tightfit.spaces.options import GROUPS, WeightOption, Zero
 from tightfit.spaces.targets import Target
 
 
@@ -78,7 +78,10 @@ def match_counts(rules: WeightRules, geometry: Geometry) -> dict[tuple[str, str]
         InputError: a pattern matches no site, so that it would be ignored silently.
     """
     sites = [linear.site for linear in geometry.linears]
-    counts = {key: len(fnmatch.filter(sites, key[1])) for key in rules.patterns()}
+    counts = {
+        (key, pattern): sum(fnmatch.fnmatchcase(site, pattern) for site in sites)
+        for key, pattern in rules.patterns()
+    }
     for (key, pattern), count in counts.items():
         if not count:
             raise InputError(
@@ -134,14 +137,12 @@ def _check_groups(geometry: Geometry, rules: WeightRules) -> None:
     """Refuse a group size that divides the input width of no site at all."""
     for group in rules.groups:
         if group and all(linear.cols % group for linear in geometry.linears):
-            widths = sorted({linear.cols for linear in geometry.linears})
-            allowed = [g for g in (32, 64, 128) if any(width % g == 0 for width in widths)]
-            places = "; ".join(
-                f"{width} in {next(x.site for x in geometry.linears if x.cols == width)}" for width in widths
-            )
+            first = {linear.cols: linear.site for linear in reversed(geometry.linears)}
+            allowed = [g for g in GROUPS if g == 0 or any(width % g == 0 for width in first)]
+            places = "; ".join(f"{width} in {first[width]}" for width in sorted(first))
             raise InputError(
                 f"space.weights.groups: group {group} divides no input width of this model ({places}); "
-                f"allowed here: {', '.join(map(str, [*allowed, 0]))} (0 is one scale per output row)."
+                f"allowed here: {_listed(allowed)} (0 is one scale per output row)."
             )
 
 
@@ -158,19 +159,7 @@ def _offered(
         return [WeightOption(8 * geometry.dtype_bytes)]
     pinned = _last_match(list(rules.pin), names)
     if pinned:
-        option = WeightOption.from_name(rules.pin[pinned])
-        for linear in members:
-            if not option.divides(linear.cols):
-                allowed = [str(g) for g in (32, 64, 128) if linear.cols % g == 0]
-                raise InputError(
-                    f"space.weights.pin {pinned!r}: group {option.group} does not divide the {linear.cols} "
-                    f"input weights of {linear.site} (allowed groups: {', '.join([*allowed, '0'])})."
-                )
-        if not target.allows(option):
-            raise InputError(
-                f"space.weights.pin {pinned!r}: target {target.name} cannot store {option.name}."
-            )
-        return [option]
+        return [_pinned_option(pinned, rules.pin[pinned], members, target)]
     narrowed = _last_match(list(rules.only), names)
     bits = rules.only[narrowed] if narrowed else rules.bits
     offered = [
@@ -179,14 +168,41 @@ def _offered(
         if target.allows(option) and all(option.divides(linear.cols) for linear in members)
     ]
     if not offered:
-        widths = ", ".join(f"{linear.site} ({linear.cols})" for linear in members)
-        allowed = [str(g) for g in (32, 64, 128) if all(linear.cols % g == 0 for linear in members)]
+        widths = ", ".join(f"{linear.site} (width {linear.cols})" for linear in members)
         raise InputError(
-            f"space.weights: no option is left for {widths}: target {target.name} and the groups "
-            f"{', '.join(map(str, rules.groups))} allow none of {', '.join(map(str, bits))} bits there "
-            f"(groups that divide: {', '.join([*allowed, '0'])})."
+            f"space.weights: no option is left for {widths}: of bits {_listed(bits)}, groups "
+            f"{_listed(rules.groups)} and zeros {_listed(rules.zeros)} none fits "
+            f"(target {target.name} stores bits {_listed(target.bits)} and zeros {_listed(target.zeros)}; "
+            f"groups that divide: {_dividing(members)})."
         )
     return offered
+
+
+def _pinned_option(pattern: str, name: str, members: Sequence[Linear], target: Target) -> WeightOption:
+    """Read the option of a pin and check that every member can take it."""
+    place = f"space.weights.pin {pattern!r}"
+    try:
+        option = WeightOption.from_name(name)
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+    for linear in members:
+        if not option.divides(linear.cols):
+            raise InputError(
+                f"{place}: group {option.group} does not divide the {linear.cols} input weights of "
+                f"{linear.site} (allowed groups: {_dividing([linear])})."
+            )
+    if not target.allows(option):
+        raise InputError(f"{place}: target {target.name} cannot store {option.name}.")
+    return option
+
+
+def _dividing(members: Sequence[Linear]) -> str:
+    """List the group sizes that every one of these sites could take."""
+    return _listed([g for g in GROUPS if all(g == 0 or linear.cols % g == 0 for linear in members)])
+
+
+def _listed(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))
 
 
 def expand(bits: Sequence[int], groups: Sequence[int], zeros: Sequence[Zero]) -> list[WeightOption]:

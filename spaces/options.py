@@ -18,7 +18,7 @@ SCALE_BITS = 16
 
 _ZERO_WORD: dict[Zero, str] = {"none": "sym", "integer": "int", "float": "float"}
 _WORD_ZERO: dict[str, Zero] = {word: zero for zero, word in _ZERO_WORD.items()}
-_NAME = re.compile(r"(\d+)b-(?:g(\d+)|row)-(sym|int|float)")
+_NAME = re.compile(r"([2-8])b-(?:g([1-9][0-9]*)|row)-(sym|int|float)")
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -1,0 +1,127 @@
+"""Pre-screen: the loss of every option of every site from one backward pass.
+
+KL(p_reference ‖ p_plan) has no gradient at the reference, so its leading term is quadratic: half
+the Fisher information along the weight error ΔW. For a layer y = W x with output gradient δ of
+−log p(label), labels drawn from the model itself, one sample of that term is ½ (δ · ΔW x)², and its
+mean over tokens scores the option. Inputs and gradients of all layers come from the same pass
+(Fisher information with sampled labels: Kunstner et al. 2019, arXiv:1905.12558).
+
+Cross terms between tokens are left out, so scores are right up to a factor per bit width, which
+measured marginals supply (:mod:`tightfit.proxies.calibration`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tightfit.compress import Replica, watch_inputs
+from tightfit.spaces import EMBED, Decision, WeightOption
+
+ReadBack = Callable[[str, WeightOption], Tensor]
+"""What a site's matrix reads back as under an option, shape (rows, cols)."""
+
+
+class _Trace:
+    """Inputs and output gradients of every matrix on one window."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[str, Tensor] = {}
+        self.gradients: dict[str, Tensor] = {}
+
+
+def prescreen(
+    replica: Replica,
+    decisions: Sequence[Decision],
+    read_back: ReadBack,
+    windows: Sequence[Tensor],
+    seed: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[Tensor]:
+    """Score every option of every decision.
+
+    Args:
+        replica: the model, with its original weights in place.
+        decisions: D decisions in depth order.
+        read_back: gives the matrix that an option would store.
+        windows: token ids to score on, each of shape (tokens,).
+        seed: of the labels drawn from the model.
+        progress: called with (done, total) as decisions are finished.
+
+    Returns:
+        Per window-set token the scores, averaged: D float64 tensors of shape (windows, options),
+        in nats per token, one row per window so that halves can be compared.
+    """
+    totals = [torch.zeros(len(windows), len(d.options), dtype=torch.float64) for d in decisions]
+    generator = torch.Generator().manual_seed(seed)
+    done = 0
+    for row, window in enumerate(windows):
+        trace = _backward(replica, window, generator)
+        for index, decision in enumerate(decisions):
+            for column, option in enumerate(decision.options):
+                effect = _effect(replica, decision, option, read_back, trace, window)
+                totals[index][row, column] = effect.double().square().mean().item() / 2
+            done += 1
+            progress(done, len(windows) * len(decisions))
+    return totals
+
+
+def _backward(replica: Replica, window: Tensor, generator: torch.Generator) -> _Trace:
+    """Run one window forward and backward with labels sampled from the model's predictions."""
+    trace = _Trace()
+    ids = window.to(replica.device).unsqueeze(0)
+    handles = _watch_gradients(replica, trace)
+
+    def record(site: str, x: Tensor) -> None:
+        trace.inputs[site] = x.detach().reshape(-1, x.shape[-1])
+
+    try:
+        with watch_inputs(replica.model, replica.geometry, record), torch.enable_grad():
+            logits = replica.model(input_ids=ids, use_cache=False).logits[0].float()
+            probabilities = logits.detach().softmax(-1).cpu()
+            labels = torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
+            nn.functional.cross_entropy(logits, labels.to(replica.device), reduction="sum").backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return trace
+
+
+def _watch_gradients(replica: Replica, trace: _Trace) -> list[torch.utils.hooks.RemovableHandle]:
+    """Record the gradient at the output of every matrix; parameters themselves need none."""
+    handles = []
+    for linear in replica.geometry.linears:
+
+        def hook(module: nn.Module, args: object, output: Tensor, site: str = linear.site) -> Tensor:
+            # The embedding is where the graph starts, as no parameter requires a gradient.
+            output = output.requires_grad_() if site == EMBED else output
+            output.register_hook(lambda g: trace.gradients.__setitem__(site, g.reshape(-1, g.shape[-1])))
+            return output
+
+        handles.append(replica.model.get_submodule(linear.path).register_forward_hook(hook))
+    return handles
+
+
+def _effect(
+    replica: Replica,
+    decision: Decision,
+    option: WeightOption,
+    read_back: ReadBack,
+    trace: _Trace,
+    window: Tensor,
+) -> Tensor:
+    """First-order change of −log p(label) by an option, per token: Σ over its sites of δ · ΔW x."""
+    total = torch.zeros(window.numel(), device=replica.device)
+    error: dict[str, Tensor] = {}
+    for site in decision.sites:
+        owner = replica.geometry.linear(site).tied_to or site
+        if owner not in error:
+            error[owner] = read_back(owner, option) - replica.original(owner)
+        if site == EMBED:
+            change = error[owner][window.to(replica.device)]
+        else:
+            change = trace.inputs[site] @ error[owner].t()
+        total += (change * trace.gradients[site]).sum(-1)
+    return total

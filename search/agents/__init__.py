@@ -1,0 +1,36 @@
+"""Agents: whoever proposes plans. Every agent gets the same task and is measured the same way.
+
+An agent is a frozen dataclass with one method, ``propose``. To add one, write it in a file of its
+own and name it in :data:`AGENTS`; the contract tests then run over it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from tightfit.search.agents.base import Agent, Proposal, Task
+from tightfit.spaces import InputError, suggest
+
+AGENTS: dict[str, str] = {
+    "uniform": "tightfit.search.agents.uniform:Uniform",
+    "mix": "tightfit.search.agents.mix:Mix",
+    "greedy": "tightfit.search.agents.greedy:Greedy",
+    "exact": "tightfit.search.agents.exact:Exact",
+}
+"""Name in ``search.yaml`` → module and class, imported when asked for."""
+
+
+def get_agent(name: str) -> Agent:
+    """Return an agent by its name.
+
+    Raises:
+        InputError: there is no such agent.
+    """
+    if name not in AGENTS:
+        raise InputError(f"no agent is called {name!r} (agents: {', '.join(AGENTS)}).{suggest(name, AGENTS)}")
+    module, _, attribute = AGENTS[name].partition(":")
+    agent: Agent = getattr(import_module(module), attribute)()
+    return agent
+
+
+__all__ = ["AGENTS", "Agent", "Proposal", "Task", "get_agent"]

@@ -1,0 +1,91 @@
+"""Byte-filling two-width mixes: what a careful person does by hand.
+
+Everything gets the largest uniform format that fits; then, in a fixed order, one matrix after
+another gets the next width up until the budget is full. The orders are the usual rules of thumb.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tightfit.search.agents.base import Proposal, Task
+from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.spaces import Space, WeightOption
+
+
+def _from_the_front(space: Space) -> list[int]:
+    return list(range(len(space.decisions)))
+
+
+def _from_the_back(space: Space) -> list[int]:
+    return _from_the_front(space)[::-1]
+
+
+def _both_ends(space: Space) -> list[int]:
+    count = len(space.decisions)
+    return sorted(range(count), key=lambda i: (min(i, count - 1 - i), i))
+
+
+def _spread(space: Space) -> list[int]:
+    """Every prefix of this order is spread evenly over depth (steps of the golden ratio)."""
+    golden = (math.sqrt(5) - 1) / 2
+    return sorted(range(len(space.decisions)), key=lambda i: (i * golden) % 1)
+
+
+def _value_and_down(space: Space) -> list[int]:
+    """Value and down projections first, the rest in depth order: the rule of llama.cpp's mixes."""
+    names = [decision.name for decision in space.decisions]
+    return sorted(range(len(names)), key=lambda i: (not names[i].endswith(("v_proj", "down_proj")), i))
+
+
+ORDERS: dict[str, Callable[[Space], list[int]]] = {
+    "front first": _from_the_front,
+    "back first": _from_the_back,
+    "both ends first": _both_ends,
+    "spread": _spread,
+    "v and down first": _value_and_down,
+}
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Two neighbouring widths of one format family, filled up to the budget in several orders."""
+
+    def propose(self, task: Task, count: int) -> list[Proposal]:
+        """Return the mixes, those that use most of the budget first."""
+        proposals: dict[str, Proposal] = {}
+        for low, high in _pairs(task):
+            for name, order in ORDERS.items():
+                levels = _fill(task, low, high, order(task.space))
+                proposal = task.proposal(levels, f"mix {low.bits}+{high.bits} bits, {name}", "mix")
+                if levels not in (uniform_levels(task.space, low), uniform_levels(task.space, high)):
+                    proposals.setdefault(proposal.plan.digest, proposal)
+        return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
+
+
+def _pairs(task: Task) -> list[tuple[WeightOption, WeightOption]]:
+    """Per family of formats, the widest width that fits everywhere and the next one."""
+    families: dict[tuple[int, str], list[WeightOption]] = {}
+    for option in formats(task.space):
+        families.setdefault((option.group, option.zero), []).append(option)
+    pairs = []
+    for family in families.values():
+        fitting = [o for o in family if task.space.bytes_of(uniform_levels(task.space, o)) <= task.limit]
+        wider = [o for o in family if o not in fitting]
+        if fitting and wider:
+            pairs.append((fitting[-1], wider[0]))
+    return pairs
+
+
+def _fill(task: Task, low: WeightOption, high: WeightOption, order: Sequence[int]) -> tuple[int, ...]:
+    """Start at the low width and raise decisions in this order while they fit."""
+    levels, raised = list(uniform_levels(task.space, low)), uniform_levels(task.space, high)
+    left = task.limit - task.space.bytes_of(levels)
+    for index in order:
+        costs = task.space.decisions[index].costs
+        extra = costs[raised[index]] - costs[levels[index]]
+        if extra <= left:
+            levels[index], left = raised[index], left - extra
+    return tuple(levels)

@@ -1,0 +1,50 @@
+"""Uniform plans: one format for everything. What every search has to beat."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tightfit.search.agents.base import Proposal, Task
+from tightfit.spaces import Decision, Space, WeightOption
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """The largest uniform plans within the budget."""
+
+    def propose(self, task: Task, count: int) -> list[Proposal]:
+        """Return the feasible uniform plans, the one that uses most of the budget first."""
+        proposals: dict[str, Proposal] = {}
+        for option in formats(task.space):
+            levels = uniform_levels(task.space, option)
+            if task.space.bytes_of(levels) <= task.limit:
+                proposal = task.proposal(levels, f"uniform {option.name}", "uniform")
+                proposals.setdefault(proposal.plan.digest, proposal)
+        return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
+
+
+def formats(space: Space) -> list[WeightOption]:
+    """Return every format that some decision with a choice offers, ascending in effective bits."""
+    free = [d for d in space.decisions if len(d.options) > 1] or list(space.decisions)
+    bits = {o: 8 * cost / d.weights for d in free for o, cost in zip(d.options, d.costs, strict=True)}
+    return sorted(bits, key=lambda option: (bits[option], option))
+
+
+def uniform_levels(space: Space, option: WeightOption) -> tuple[int, ...]:
+    """Return the levels of the plan that uses one format wherever it is offered."""
+    return tuple(nearest_level(decision, option) for decision in space.decisions)
+
+
+def nearest_level(decision: Decision, wanted: WeightOption) -> int:
+    """Return the option itself, or where it is not offered the nearest in bits, then kind, then group."""
+
+    def distance(level: int) -> tuple[int, bool, int, int]:
+        option = decision.options[level]
+        return (
+            abs(option.bits - wanted.bits),
+            option.zero != wanted.zero,
+            abs(option.group - wanted.group),
+            level,
+        )
+
+    return min(range(len(decision.options)), key=distance)

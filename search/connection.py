@@ -1,0 +1,86 @@
+"""How a run's SQLite file is opened, and how it is written."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from sqlite_utils import Database
+
+from tightfit.search.migrations import check_version, is_current, is_empty, upgrade
+from tightfit.spaces import InputError
+
+Mode = Literal["rw", "ro"]
+
+BUSY_SECONDS = 60.0
+"""How long a writer waits for another one before it gives up."""
+
+
+def connect(file: Path, mode: Mode) -> Database:
+    """Open a run's file with everything set that a reader or a writer needs.
+
+    Raises:
+        InputError: it is no Tightfit run, it was written by a newer version, or it is damaged.
+    """
+    if mode == "ro":
+        address, uri = f"{file.resolve().as_uri()}?mode=ro", True
+    else:
+        address, uri = str(file), False
+    try:
+        connection = sqlite3.connect(address, uri=uri, timeout=BUSY_SECONDS)
+        try:
+            db = Database(connection, execute_plugins=False)
+            if mode == "ro":
+                db.execute("PRAGMA query_only = ON")
+                check_version(db, file)
+            else:
+                _prepare_writer(db, file)
+        except BaseException:
+            connection.close()
+            raise
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{file} cannot be opened as a Tightfit run: {error}.") from error
+    return db
+
+
+def _prepare_writer(db: Database, file: Path) -> None:
+    if not is_empty(db):  # before anything is written: the file may be somebody else's
+        check_version(db, file)
+        found = db.execute("PRAGMA integrity_check").fetchone()[0]
+        if found != "ok":
+            raise InputError(f"{file} is damaged ({found}): restore a copy or start a new run.")
+    db.enable_wal()
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA foreign_keys = ON")
+    if not is_current(db):
+        with writing(db):
+            upgrade(db)
+
+
+@contextmanager
+def writing(db: Database) -> Iterator[None]:
+    """Make everything written inside the block one transaction, all or nothing.
+
+    The write lock is taken at once. A plain BEGIN would ask for it only at the first write, when
+    SQLite can no longer wait for another writer and fails instead.
+    """
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.commit()
+    except BaseException:
+        db.rollback()
+        raise
+
+
+@contextmanager
+def reading(db: Database) -> Iterator[None]:
+    """See one moment of the file: reads inside the block ignore what is written meanwhile."""
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        db.rollback()

@@ -1,0 +1,194 @@
+"""Heat maps of a model: layers by modules, with embedding and head in a strip of their own above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+
+from tightfit.search.maps import Cell, SiteMap
+from tightfit.search.palette import BITS_COLOURS, SEQUENTIAL, layout, log_ticks, plain, safe
+
+ROW = 20
+"""Height of a layer in pixels."""
+
+_TOP, _STRIP, _GAP, _BOTTOM = 12, 28, 28, 84
+_MILLI = 1e-3
+_DECADES = 3.0  # what is a thousand times less sensitive than the worst may look like nothing
+
+
+def sensitivity_figure(sites: SiteMap) -> go.Figure:
+    """Draw how much each matrix loses alone, on a logarithmic colour scale: the brighter, the worse."""
+    losses = [cell.loss for cell in _all(sites) if cell.loss is not None and cell.loss > 0]
+    high = max(losses, default=1.0)
+    low = max(min(losses, default=high / 10), high / 10**_DECADES)
+    low = min(low, high / 2)  # a colour scale needs two ends
+
+    def value(cell: Cell) -> float | None:
+        return None if cell.loss is None else math.log10(min(max(cell.loss, low), high))
+
+    ticks = [tick for tick in log_ticks(low, high) if low <= tick <= high]
+    figure = _heat_map(sites, value, lambda cell: "", _sensitivity_hover)
+    figure.update_layout(
+        coloraxis={
+            "colorscale": SEQUENTIAL,
+            "cmin": math.log10(low),
+            "cmax": math.log10(high),
+            "colorbar": {
+                **_BAR,
+                "title": {"text": "loss alone, 10⁻³ nats/token", "side": "bottom", "font": {"size": 13}},
+                "tickvals": [math.log10(tick) for tick in ticks],
+                "ticktext": [plain(tick / _MILLI) for tick in ticks],
+            },
+        }
+    )
+    return figure
+
+
+def plan_figure(sites: SiteMap) -> go.Figure:
+    """Draw a plan: the bits of every matrix, printed and coloured; the brighter, the more bits."""
+    widths = list(BITS_COLOURS)
+    used = sorted({cell.bits for cell in _all(sites)})
+    figure = _heat_map(
+        sites, lambda cell: float(widths.index(cell.bits)), lambda cell: str(cell.bits), _plan_hover
+    )
+    figure.update_layout(
+        coloraxis={
+            "colorscale": _steps(list(BITS_COLOURS.values())),
+            "cmin": -0.5,
+            "cmax": len(widths) - 0.5,
+            "showscale": False,
+        },
+        annotations=_bits_key(used),
+    )
+    return figure
+
+
+_BAR: dict[str, Any] = {
+    "orientation": "h",
+    "x": 0.5,
+    "xanchor": "center",
+    "y": 0,
+    "yanchor": "top",
+    "ypad": 12,
+    "thickness": 10,
+    "len": 0.9,
+    "outlinewidth": 0,
+}
+
+
+def _heat_map(
+    sites: SiteMap,
+    value: Callable[[Cell], float | None],
+    text: Callable[[Cell], str],
+    hover: Callable[[Cell], str],
+) -> go.Figure:
+    body = ROW * len(sites.layers)
+    strip = _STRIP + _GAP if sites.apart else 0
+    figure = go.Figure(layout=layout(_TOP + strip + body + _BOTTOM))
+    modules = [_short(module) for module in sites.modules]
+    figure.add_trace(_trace(sites.cells, value, text, hover, x=modules, y=[*sites.layers]))
+    if sites.apart:
+        labelled = lambda cell: f"{safe(cell.site)} {text(cell)}".strip()
+        figure.add_trace(
+            _trace([sites.apart], value, labelled, hover, x=[c.site for c in sites.apart], y=[""], axes="2")
+        )
+    split = body / (strip + body) if body else 0.0
+    bare = {"showgrid": False, "zeroline": False, "fixedrange": True, "ticks": ""}
+    figure.update_layout(
+        margin={"l": 52, "r": 8, "t": _TOP, "b": _BOTTOM},
+        xaxis={"side": "top", "type": "category", **bare},
+        yaxis={
+            "title": {"text": "layer", "standoff": 6, "font": {"size": 13}},
+            "autorange": "reversed",
+            "domain": [0, split],
+            "dtick": max(1, math.ceil(len(sites.layers) / 40)),
+            **bare,
+        },
+        xaxis2={"anchor": "y2", "showticklabels": False, **bare},
+        yaxis2={
+            "anchor": "x2",
+            "domain": [1 - _STRIP / (strip + body) if strip else 1, 1],
+            "showticklabels": False,
+            **bare,
+        },
+    )
+    return figure
+
+
+def _trace(
+    cells: Sequence[Sequence[Cell | None]],
+    value: Callable[[Cell], float | None],
+    text: Callable[[Cell], str],
+    hover: Callable[[Cell], str],
+    x: list[Any],
+    y: list[Any],
+    axes: str = "",
+) -> go.Heatmap:
+    return go.Heatmap(
+        z=[[value(cell) if cell else None for cell in row] for row in cells],
+        x=x,
+        y=y,
+        text=[[text(cell) if cell else "" for cell in row] for row in cells],
+        texttemplate="%{text}",
+        hovertext=[[hover(cell) if cell else "" for cell in row] for row in cells],
+        hoverinfo="text",
+        hoverongaps=False,
+        customdata=[[cell.decision if cell else None for cell in row] for row in cells],
+        coloraxis="coloraxis",
+        xgap=2,
+        ygap=2,
+        xaxis=f"x{axes}",
+        yaxis=f"y{axes}",
+    )
+
+
+def _bits_key(used: Sequence[int]) -> list[dict[str, Any]]:
+    """The widths that the plan uses, as coloured labels where the other map has its colour bar."""
+    words = "  ".join(f"<span style='color:{BITS_COLOURS[bits]}'>■</span> {bits}" for bits in used)
+    return [
+        {
+            "text": f"bits:  {words}",
+            "x": 0.5,
+            "y": 0,
+            "xref": "paper",
+            "yref": "paper",
+            "xanchor": "center",
+            "yanchor": "top",
+            "yshift": -14,
+            "showarrow": False,
+        }
+    ]
+
+
+def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
+    """A colour scale of equal steps, without transitions."""
+    n = len(colours)
+    return [(edge / n, colour) for i, colour in enumerate(colours) for edge in (i, i + 1)]
+
+
+def _short(module: str) -> str:
+    """``q`` for ``q_proj``: seven labels then fit side by side on a phone."""
+    return module if "." in module else module.removesuffix("_proj")
+
+
+def _all(sites: SiteMap) -> list[Cell]:
+    return [cell for row in sites.cells for cell in row if cell] + list(sites.apart)
+
+
+def _sensitivity_hover(cell: Cell) -> str:
+    if cell.loss is None:
+        return _head(cell)
+    se = f" ± {plain(cell.se)}" if cell.se is not None else ""
+    return f"{_head(cell)}<br>{plain(cell.loss)}{se} nats/token alone"
+
+
+def _plan_hover(cell: Cell) -> str:
+    return _head(cell)
+
+
+def _head(cell: Cell) -> str:
+    shared = "" if cell.decision in cell.site else f"<br>decided with {safe(cell.decision)}"
+    return f"<b>{safe(cell.site)}</b>{shared}<br>{safe(cell.option)}"

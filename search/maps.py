@@ -1,0 +1,184 @@
+"""What lies where in a model: sensitivities and chosen options by layer and module, bytes by part."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tightfit.search.records import Score, Site
+from tightfit.spaces import Decision, Plan, WeightOption
+
+SENSITIVITY_KINDS = {
+    "calibrated": "one backward pass, calibrated by losses measured one decision at a time",
+    "marginal": "measured one decision at a time",
+    "prescreen": "estimated by one backward pass",
+}
+"""Kinds of score that a sensitivity map may show, the best first, in words."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One matrix of the model under one option.
+
+    Attributes:
+        decision: name of the decision that governs it; fused matrices share theirs.
+        loss: nats per token when only that decision takes the option; None in a map of a plan.
+    """
+
+    site: str
+    decision: str
+    option: str
+    bits: int
+    loss: float | None = None
+    se: float | None = None
+
+
+@dataclass(frozen=True)
+class SiteMap:
+    """Cells by layer (rows) and module (columns), with embedding and head apart from them.
+
+    Attributes:
+        cells: one row per layer, one entry per module, None where a layer has no such module.
+        apart: cells that belong to no layer.
+        what: what the cells show, in words.
+    """
+
+    layers: tuple[int, ...]
+    modules: tuple[str, ...]
+    cells: tuple[tuple[Cell | None, ...], ...]
+    apart: tuple[Cell, ...]
+    what: str
+
+
+@dataclass(frozen=True)
+class MemoryPart:
+    """Weight bytes of one kind of matrix, summed over the layers.
+
+    Attributes:
+        weights: number of weights; 0 for what no decision changes.
+        floor, ceiling: bytes under the smallest and the largest option.
+        planned: bytes under the plan, None without one.
+    """
+
+    name: str
+    weights: int
+    floor: int
+    ceiling: int
+    planned: int | None
+
+
+def plan_map(sites: Sequence[Site], decisions: Sequence[Decision], plan: Plan) -> SiteMap:
+    """Lay a plan's options out by layer and module."""
+    choices = dict(plan.choices)
+    options = {d.name: d.options[d.index(choices[d.name])] for d in decisions}
+    return _lay_out(sites, lambda site: _cell(site, options[site.decision]), "bits per weight of the plan")
+
+
+def sensitivity_map(
+    sites: Sequence[Site],
+    decisions: Sequence[Decision],
+    scores: Callable[[str], Sequence[Score]],
+    plan: Plan | None = None,
+) -> SiteMap | None:
+    """Lay out what each decision alone loses at one option, or None where nothing was scored yet.
+
+    The option is the one that the plan takes most often, if no other is offered by more decisions.
+    A decision that does not offer it is shown at its nearest option.
+
+    Args:
+        sites: of the space, in depth order.
+        decisions: of the space, in its order.
+        scores: returns the scores of one kind.
+        plan: the plan that the map is to explain.
+    """
+    known = {kind: {(x.decision, x.option): x for x in scores(kind)} for kind in SENSITIVITY_KINDS}
+    kind = next((kind for kind, held in known.items() if held), None)
+    if kind is None:
+        return None
+    held = known[kind]
+    scored = {d.name: [o for o in d.options if (d.name, o.name) in held] for d in decisions}
+    common = _common_option([option for options in scored.values() for option in options], plan)
+    picked = {
+        name: min(options, key=lambda option: (option != common, abs(option.bits - common.bits)))
+        for name, options in scored.items()
+        if options
+    }
+
+    def cell(site: Site) -> Cell | None:
+        option = picked.get(site.decision)
+        return _cell(site, option, held[site.decision, option.name]) if option else None
+
+    what = f"loss when only this decision is stored at {common.name}; {SENSITIVITY_KINDS[kind]}"
+    return _lay_out(sites, cell, what)
+
+
+def memory_parts(
+    decisions: Sequence[Decision], fixed: int, plan: Plan | None = None
+) -> tuple[MemoryPart, ...]:
+    """Sum the weight bytes of decisions by their module, in order of depth; what is fixed comes last."""
+    choices = dict(plan.choices) if plan else {}
+    groups: dict[str, list[Decision]] = {}
+    for decision in decisions:
+        groups.setdefault(_kind(decision), []).append(decision)
+    parts = [
+        MemoryPart(
+            name,
+            sum(d.weights for d in members),
+            sum(d.costs[0] for d in members),
+            sum(d.costs[-1] for d in members),
+            sum(d.costs[d.index(choices[d.name])] for d in members) if plan else None,
+        )
+        for name, members in groups.items()
+    ]
+    return (*parts, MemoryPart("norms and other", 0, fixed, fixed, fixed if plan else None))
+
+
+def total_part(parts: Sequence[MemoryPart]) -> MemoryPart:
+    """Return the sum of all parts."""
+    planned = [part.planned for part in parts if part.planned is not None]
+    return MemoryPart(
+        "total",
+        sum(part.weights for part in parts),
+        sum(part.floor for part in parts),
+        sum(part.ceiling for part in parts),
+        sum(planned) if len(planned) == len(parts) else None,
+    )
+
+
+def _kind(decision: Decision) -> str:
+    """``attn.q_proj`` for ``layers.3.attn.q_proj``; ``embed = head`` where they are one tensor."""
+    if decision.name.startswith("layers."):
+        return decision.name.split(".", 2)[2]
+    return " = ".join(decision.sites)
+
+
+def _common_option(options: Sequence[WeightOption], plan: Plan | None) -> WeightOption:
+    counts = Counter(options)
+    used = Counter(name for _, name in plan.choices) if plan else Counter()
+    return max(sorted(counts), key=lambda option: (counts[option], used[option.name]))
+
+
+def _cell(site: Site, option: WeightOption, score: Score | None = None) -> Cell:
+    loss, se = (score.value, score.se) if score else (None, None)
+    return Cell(site.name, site.decision, option.name, option.bits, loss, se)
+
+
+def _lay_out(sites: Sequence[Site], cell: Callable[[Site], Cell | None], what: str) -> SiteMap:
+    layers = tuple(sorted({site.layer for site in sites if site.layer is not None}))
+    modules = tuple(dict.fromkeys(site.module for site in sites if site.layer is not None))
+    placed = {(site.layer, site.module): cell(site) for site in sites if site.layer is not None}
+    rows = tuple(tuple(placed.get((layer, module)) for module in modules) for layer in layers)
+    return SiteMap(layers, modules, rows, _apart(sites, cell), what)
+
+
+def _apart(sites: Sequence[Site], cell: Callable[[Site], Cell | None]) -> tuple[Cell, ...]:
+    """One cell per tensor outside the layers; a tied pair is one, named after both."""
+    aliases = {site.tied_to: site.name for site in sites if site.tied_to}
+    owners = [site for site in sites if site.layer is None and site.tied_to is None]
+    pairs = [(site, cell(site)) for site in owners]
+    return tuple(
+        replace(found, site=f"{site.name} = {aliases[site.name]}" if site.name in aliases else site.name)
+        for site, found in pairs
+        if found
+    )

@@ -1,0 +1,62 @@
+"""``report.html``: everything that a run found, on one page that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tightfit.search.page import page, tag
+from tightfit.search.report_facts import (
+    cost_section,
+    footer,
+    memory_section,
+    next_section,
+    text_section,
+    trust_section,
+)
+from tightfit.search.report_results import (
+    comparison_section,
+    front_section,
+    header,
+    maps_section,
+    tiles,
+    verdict,
+)
+from tightfit.search.store import Store
+from tightfit.search.summary import Summary, summarize
+
+
+def write_report(store: Store, path: str | Path) -> Path:
+    """Write the report of a run, finished or not, replacing an earlier one at once.
+
+    Args:
+        store: the run.
+        path: the HTML file, or a folder that gets a ``report.html``.
+    """
+    path = Path(path)
+    file = path / "report.html" if path.is_dir() else path
+    draft = file.with_name(f".{file.name}.draft")
+    draft.write_text(render_report(summarize(store)), encoding="utf-8")
+    os.replace(draft, file)
+    return file
+
+
+def render_report(summary: Summary) -> str:
+    """Return the page."""
+    name = summary.model.name if summary.model else summary.name
+    body = tag(
+        "main",
+        header(summary, name),
+        verdict(summary),
+        tiles(summary),
+        front_section(summary),
+        comparison_section(summary),
+        maps_section(summary),
+        trust_section(summary),
+        memory_section(summary),
+        text_section(summary),
+        cost_section(summary),
+        next_section(summary),
+        footer(summary),
+    )
+    return page(f"Tightfit: {name}", body)

@@ -1,0 +1,297 @@
+"""Typed settings: what ``search.yaml`` may say, with defaults, checks and their JSON schema.
+
+``load_settings`` reads a file and the command line's ``-s key=value`` overrides, and reports every
+problem at once with the line it stands on. The committed ``search/search.schema.json`` is what
+:func:`json_schema` returns; ``docs/settings.md`` explains every key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from tightfit.search.agents import AGENTS
+from tightfit.search.overrides import apply_override
+from tightfit.search.schema import Schema, problems_of, schema_of
+from tightfit.search.setting_types import (
+    AgentList,
+    BitsList,
+    Count,
+    GroupList,
+    OptionName,
+    Pattern,
+    PatternList,
+    PlanCount,
+    RunName,
+    Section,
+    Size,
+    TargetName,
+    Text,
+    ZeroList,
+    refusing,
+)
+from tightfit.search.yaml_reader import KeyPath, Place, Problem, SettingsError, read_yaml
+from tightfit.spaces import Budget, Target, WeightRules, get_target
+
+_RULES = WeightRules()
+
+
+class BudgetSettings(Section):
+    """Upper bounds that the plan must keep."""
+
+    weights: Size | None = None
+    """Most bytes of all weights."""
+    total: Size | None = None
+    """Most bytes of weights and KV cache together; needs `context`."""
+    effective_bits: Annotated[float, Field(gt=0, le=32)] | None = None
+    """Most stored bits per compressible weight, scales and zero points included."""
+    context: Annotated[int, Field(ge=1, le=2**24)] | None = None
+    """Tokens per sequence in the KV cache that `total` counts."""
+    batch: Annotated[int, Field(ge=1, le=2**16)] = 1
+    """Sequences in the KV cache that `total` counts."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> BudgetSettings:
+        refusing(BudgetSettings.to_budget)(self)
+        return self
+
+    def to_budget(self) -> Budget:
+        """Return the budget.
+
+        Raises:
+            InputError: no bound is given, or total without context.
+        """
+        return Budget(self.weights, self.total, self.effective_bits, self.context, self.batch)
+
+
+class WeightSettings(Section):
+    """Formats of the weight matrices: every combination of `bits`, `groups` and `zeros`."""
+
+    bits: BitsList = _RULES.bits
+    """Bits per weight on offer; 16 and 32 are plain floats without groups."""
+    groups: GroupList = _RULES.groups
+    """Consecutive weights that share a scale; 0 is one scale per output row."""
+    zeros: ZeroList = _RULES.zeros
+    """How a group is shifted: not at all, by an integer zero point, or by its minimum as a float."""
+    only: dict[Pattern, BitsList] = Field(default={})
+    """Per site pattern, the bits that matching sites may take instead of `bits`."""
+    pin: dict[Pattern, OptionName] = Field(default={})
+    """Per site pattern, the one format that matching sites take."""
+    exclude: PatternList = ()
+    """Patterns of sites that keep the base dtype of the model."""
+
+
+class SpaceSettings(Section):
+    """What may be chosen."""
+
+    weights: WeightSettings = Field(default_factory=WeightSettings)
+    """Formats of the weight matrices."""
+
+
+class DatasetSettings(Section):
+    """A Hugging Face dataset; needs the extra `tightfit[data]`."""
+
+    id: Annotated[Text, Field(examples=["Salesforce/wikitext"])]
+    """Hub id of the dataset."""
+    config: Annotated[Text, Field(examples=["wikitext-2-raw-v1"])] | None = None
+    """Configuration of the dataset, where it has several."""
+    split: Annotated[Text, Field(examples=["train"])] = "train"
+    """Split of the dataset."""
+    column: Annotated[Text, Field(examples=["text"])] = "text"
+    """Column that holds the text."""
+
+
+class TextSettings(Section):
+    """The text that losses are measured on, and how many tokens each of its four parts has."""
+
+    source: Annotated[Text, Field(examples=["python-docs"])] | None = "python-docs"
+    """`python-docs`, or a `.txt` file, a `.jsonl` file or a folder of them."""
+    dataset: DatasetSettings | None = None
+    """A Hugging Face dataset, in place of `source`."""
+    sequence: Annotated[int, Field(ge=8, le=2**20)] = 256
+    """Most tokens per window."""
+    calibration: Count = 2048
+    """Tokens that the statistics of the quantizer are taken from."""
+    selection: Count = 1024
+    """Tokens that the search measures on."""
+    validation: Count = 2048
+    """Tokens that pick the winner among the finalists."""
+    holdout: Count = 4096
+    """Tokens that the chosen plan and its baselines are judged on, once."""
+    allow_shortfall: bool = False
+    """Whether to go on where the text has fewer tokens than asked for."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_default_beside_dataset(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("dataset") is not None and "source" not in data:
+            return {**data, "source": None}
+        return data
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> TextSettings:
+        if (self.source is None) == (self.dataset is None):
+            given = "neither source nor dataset is" if self.source is None else "both source and dataset are"
+            raise ValueError(f"{given} given; give one of them (null unsets the other).")
+        return self
+
+    @field_validator("calibration", "selection", "validation", "holdout")
+    @classmethod
+    def _holds_a_window(cls, tokens: int, info: ValidationInfo) -> int:
+        sequence = info.data.get("sequence", 0)
+        if tokens < sequence:
+            raise ValueError(f"{tokens} tokens are fewer than one window of text.sequence ({sequence}).")
+        return tokens
+
+
+class SenseSettings(Section):
+    """How much is measured before solving."""
+
+    prescreen_tokens: Count = 512
+    """Selection tokens of the backward pass that scores every option."""
+    marginals: Count = 64
+    """Measurements of one site's option alone."""
+    marginal_tokens: Count = 512
+    """Selection tokens of each of them."""
+    fit_plans: PlanCount = 32
+    """Measurements of whole plans that the loss model is fitted on."""
+    fit_tokens: Count = 512
+    """Selection tokens of each of them."""
+    certificate_plans: PlanCount = 32
+    """Measurements of whole plans that only test the loss model."""
+
+
+class SearchSettings(Section):
+    """Who proposes plans."""
+
+    agents: AgentList = tuple(AGENTS)
+    """Agents that propose plans; `uniform` is in the race even where it is not listed."""
+    finalists: Annotated[int, Field(ge=1, le=64)] = 6
+    """Best plans that are measured on the validation text."""
+
+
+class LimitSettings(Section):
+    """Limits on what the search itself uses."""
+
+    option_cache: Size = Field(default="4GiB", validate_default=True)
+    """Most bytes of packed options that are kept in memory."""
+
+
+class Settings(Section):
+    """Everything a run is told."""
+
+    name: RunName = "search"
+    """Name of the run; its folder is this name inside `runs`."""
+    model: Annotated[Text, Field(examples=["smollm2-135m-offgrid"])] = "smollm2-135m-offgrid"
+    """An alias, a local folder or a Hugging Face id."""
+    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 0
+    """Every random draw of the run derives from it."""
+    threads: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Torch threads; null is one per physical core. Recorded with the run."""
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """Where the model runs."""
+    target: TargetName = "any"
+    """The tool that the plan is for; it decides which formats exist and which sites must agree."""
+    budget: BudgetSettings
+    """Upper bounds; any of them together, at least one."""
+    space: SpaceSettings = Field(default_factory=SpaceSettings)
+    """What may be chosen."""
+    text: TextSettings = Field(default_factory=TextSettings)
+    """The text that losses are measured on."""
+    sense: SenseSettings = Field(default_factory=SenseSettings)
+    """What is measured before solving."""
+    search: SearchSettings = Field(default_factory=SearchSettings)
+    """Who proposes plans."""
+    limits: LimitSettings = Field(default_factory=LimitSettings)
+    """Limits on what the search itself uses."""
+    runs: Annotated[Text, Field(examples=["runs"])] = "runs"
+    """Folder of the run folders."""
+
+    @field_validator("sense")
+    @classmethod
+    def _within_selection(cls, sense: SenseSettings, info: ValidationInfo) -> SenseSettings:
+        """Refuse measurements on more tokens than there will be, rather than shorten them silently."""
+        if "text" not in info.data:
+            return sense
+        available = info.data["text"].selection
+        asked = {key: getattr(sense, key) for key in ("prescreen_tokens", "marginal_tokens", "fit_tokens")}
+        over = [_too_many(key, tokens, available) for key, tokens in asked.items() if tokens > available]
+        if over:
+            raise ValidationError.from_exception_data("sense", over)
+        return sense
+
+    def weight_rules(self) -> WeightRules:
+        """Return which weight options the space offers."""
+        weights = self.space.weights
+        return WeightRules(
+            weights.bits, weights.groups, weights.zeros, weights.only, weights.pin, weights.exclude
+        )
+
+    def target_rules(self) -> Target:
+        """Return what the target allows."""
+        return get_target(self.target)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return every setting, defaults included, as plain JSON data; sizes in bytes (``1024B``).
+
+        The order of the patterns in ``only`` and ``pin`` has a meaning, so do not sort the keys.
+        """
+        return self.model_dump(mode="json")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], source: str = "settings") -> Settings:
+        """Read settings from plain data.
+
+        Args:
+            data: as from :meth:`to_dict`; missing keys take their defaults.
+            source: what to call the data in messages.
+
+        Raises:
+            InputError: lists everything that is wrong, one a line.
+        """
+        return _validated(dict(data), {(): Place(source)}, [])
+
+
+def load_settings(path: str | Path, overrides: Sequence[str] = ()) -> Settings:
+    """Read a settings file.
+
+    Args:
+        path: a YAML file.
+        overrides: ``key=value`` each; the key dotted, the value YAML. Of two for one key the last wins.
+
+    Raises:
+        InputError: lists everything that is wrong with file and overrides, one a line with its place.
+    """
+    tree = read_yaml(Path(path))
+    places = {**tree.places, (): Place(str(path))}
+    problems = list(tree.problems)
+    schema = json_schema()
+    for text in overrides:
+        problems += apply_override(text, tree.value, places, schema)
+    return _validated(tree.value, places, problems)
+
+
+def json_schema() -> Schema:
+    """Return the JSON schema of ``search.yaml`` (draft 2020-12), for editors."""
+    return schema_of(Settings, "Tightfit search settings")
+
+
+def _validated(data: dict[str, Any], places: Mapping[KeyPath, Place], problems: list[Problem]) -> Settings:
+    try:
+        settings = Settings.model_validate(data)
+    except ValidationError as error:
+        raise SettingsError([*problems, *problems_of(error, json_schema(), places)]) from error
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def _too_many(key: str, tokens: int, available: int) -> InitErrorDetails:
+    # The form in which a check of a whole section can blame a key inside it.
+    text = f"{tokens} tokens are more than text.selection has ({available})."
+    kind = PydanticCustomError("value_error", "{error}", {"error": text})
+    return InitErrorDetails(type=kind, loc=(key,), input=tokens)

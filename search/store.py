@@ -1,0 +1,318 @@
+"""The store: one SQLite file that holds everything a run knows.
+
+One process writes; any number read while it does (WAL). A writer's transactions are short and
+take the write lock at once, so that a reader or a second writer never meets half a change. What
+the report, the command line and the user interface show is read from here alone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from sqlite_utils import Database
+from sqlite_utils.db import Table
+
+from tightfit.search.connection import Mode, connect, reading, writing
+from tightfit.search.records import Event, Score, Site, StoredPlan, check_finite, encode, measurement_record
+from tightfit.spaces import Decision, InputError, Plan, Space, WeightOption
+from tightfit.workers.measurement import DocumentLoss, Measurement
+
+RUN_FILE = "run.db"
+"""Name of the store inside a run's folder."""
+
+
+class Store:
+    """A run's store. Open it with :meth:`open`; it is a context manager that closes itself."""
+
+    def __init__(self, db: Database, path: Path) -> None:
+        self._db = db
+        self.path = path
+
+    @classmethod
+    def open(cls, path: str | Path, mode: Mode = "rw") -> Store:
+        """Open the store of a run, given its file or its folder.
+
+        Args:
+            path: ``run.db`` or the folder that holds it.
+            mode: ``rw`` creates the file where there is none, checks its integrity and brings its
+                tables up to date; ``ro`` can change nothing and may be used while a run is writing.
+
+        Raises:
+            InputError: there is no run to read, the file is no Tightfit run, it was written by a
+                newer version, or it is damaged.
+        """
+        path = Path(path)
+        file = path / RUN_FILE if path.is_dir() else path
+        if mode == "ro" and not file.is_file():
+            raise InputError(f"there is no run at {path} (a run is a folder with a {RUN_FILE}).")
+        if mode == "rw":
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return cls(connect(file, mode), file)
+
+    def close(self) -> None:
+        """Close the file; the last writer also folds the write-ahead log into it."""
+        self._db.close()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        """See one moment of the run: reads inside the block ignore what is written meanwhile."""
+        return reading(self._db)
+
+    def _table(self, name: str) -> Table:
+        return cast(Table, self._db[name])
+
+    def _rows(self, sql: str, parameters: Iterable[Any] = ()) -> list[dict[str, Any]]:
+        return list(self._db.query(sql, list(parameters)))
+
+    # Values of the run
+
+    def put(self, key: str, value: Any) -> None:
+        """Set a value of the run (anything JSON can hold, NumPy numbers and arrays included).
+
+        Raises:
+            ValueError: the value holds a number that is not finite.
+        """
+        record = {"key": key, "value": encode(value)}
+        with writing(self._db):
+            self._table("run").insert(record, pk="key", replace=True)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value of the run, or ``default`` where it is not set yet."""
+        rows = self._rows("SELECT value FROM run WHERE key = ?", [key])
+        return json.loads(rows[0]["value"]) if rows else default
+
+    # The space
+
+    def add_space(self, space: Space) -> None:
+        """Store the sites and options of a space; again with the same space does nothing.
+
+        Raises:
+            InputError: the store already holds another space.
+        """
+        held = self.decisions()
+        if held:
+            if held != space.decisions:
+                raise InputError(f"{self.path} holds a run over another space; use another run folder.")
+            return
+        owner = {site: decision.name for decision in space.decisions for site in decision.sites}
+        sites = [
+            Site(x.site, x.layer, x.module, x.rows, x.cols, x.tied_to, owner[x.site])
+            for x in space.geometry.linears
+        ]
+        options = [
+            {"decision": decision.name, "position": position, "name": option.name, "bytes": cost}
+            for decision in space.decisions
+            for position, (option, cost) in enumerate(zip(decision.options, decision.costs, strict=True))
+        ]
+        with writing(self._db):
+            self._table("site").insert_all({"position": i, **asdict(site)} for i, site in enumerate(sites))
+            self._table("option").insert_all(options)
+
+    def sites(self) -> list[Site]:
+        """Return the sites in depth order."""
+        columns = "name, layer, module, rows, cols, tied_to, decision"
+        return [Site(**row) for row in self._rows(f"SELECT {columns} FROM site ORDER BY position")]
+
+    def decisions(self) -> tuple[Decision, ...]:
+        """Return the decisions of the space, in its order."""
+        options: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows("SELECT * FROM option ORDER BY rowid"):
+            options.setdefault(row["decision"], []).append(row)
+        governed: dict[str, list[Site]] = {name: [] for name in options}
+        for site in self.sites():
+            governed[site.decision].append(site)
+        return tuple(_decision(name, governed[name], rows) for name, rows in options.items())
+
+    # Scores
+
+    def add_scores(self, kind: str, scores: Iterable[Score]) -> None:
+        """Store scores of one kind; a score of the same option and kind is replaced.
+
+        Args:
+            kind: ``prescreen``, ``marginal``, ``calibrated`` or ``loss_model``.
+            scores: any number of them, for options of the stored space.
+
+        Raises:
+            ValueError: a score is not finite; then none of them is stored.
+        """
+        rows = [
+            {
+                "decision": score.decision,
+                "option": score.option,
+                "kind": kind,
+                "value": float(score.value),
+                "se": None if score.se is None else float(score.se),
+            }
+            for score in scores
+        ]
+        for row in rows:
+            check_finite(row, f"{kind} score of {row['decision']} at {row['option']}")
+        with writing(self._db):
+            self._table("score").insert_all(rows, pk=("decision", "option", "kind"), replace=True)
+
+    def scores(self, kind: str) -> list[Score]:
+        """Return the scores of one kind, in the order of the space."""
+        rows = self._rows(
+            "SELECT score.decision, score.option, value, se FROM score JOIN option "
+            "ON option.decision = score.decision AND option.name = score.option "
+            "WHERE kind = ? ORDER BY option.rowid",
+            [kind],
+        )
+        return [Score(**row) for row in rows]
+
+    def score_table(self, kind: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
+        """Return the scores of one kind as one array per decision, indexed by option position.
+
+        Raises:
+            InputError: the run has not scored every option yet.
+        """
+        values = {(score.decision, score.option): score.value for score in self.scores(kind)}
+        decisions = self.decisions()
+        wanted = sum(len(decision.options) for decision in decisions)
+        if not wanted or len(values) < wanted:
+            raise InputError(
+                f"{self.path} holds {len(values)} of {wanted} {kind} scores: resume the run first."
+            )
+        return [np.array([values[d.name, option.name] for option in d.options]) for d in decisions]
+
+    # Plans and measurements
+
+    def add_plan(self, plan: Plan, weight_bytes: int, source: str) -> bool:
+        """Store a plan; whoever proposed it first stays its source. Return whether it was new.
+
+        Raises:
+            ValueError: the same plan is stored with other bytes.
+        """
+        record = {
+            "digest": plan.digest,
+            "choices": encode(plan.to_dict()),
+            "bytes": int(weight_bytes),
+            "source": source,
+            "first_seen": time.time(),
+        }
+        with writing(self._db):
+            held = self._rows("SELECT bytes FROM plan WHERE digest = ?", [plan.digest])
+            if not held:
+                self._table("plan").insert(record)
+            elif held[0]["bytes"] != weight_bytes:
+                raise ValueError(f"plan {plan.short} has {held[0]['bytes']} bytes, not {weight_bytes}")
+        return not held
+
+    def plans(self) -> dict[str, StoredPlan]:
+        """Return every plan by its digest, in the order of being first seen."""
+        return {
+            row["digest"]: StoredPlan(
+                Plan.from_dict(json.loads(row["choices"])), row["bytes"], row["source"], row["first_seen"]
+            )
+            for row in self._rows("SELECT * FROM plan ORDER BY rowid")
+        }
+
+    def add_measurement(self, measurement: Measurement) -> Measurement:
+        """Store a measurement of a stored plan with its documents, or return the one that is there.
+
+        Equal (plan, split, protocol) is never stored twice. The standard error of a measurement on
+        a single document is unknown and stored as NULL.
+
+        Raises:
+            ValueError: it scored no token, or a number in it is not finite.
+        """
+        record = measurement_record(measurement)
+        with writing(self._db):
+            held = self._measurements(
+                "plan = ? AND split = ? AND protocol = ?",
+                [measurement.plan, measurement.split, measurement.protocol],
+            )
+            if held:
+                return held[0]
+            row = self._table("measurement").insert(record)
+            self._table("document_loss").insert_all(
+                {"measurement": row.last_pk, "position": position, **asdict(document)}
+                for position, document in enumerate(measurement.documents)
+            )
+        return measurement
+
+    def find_measurement(self, plan: str, split: str, protocol: str) -> Measurement | None:
+        """Return the measurement of a plan (by digest) under exactly this protocol, if there is one."""
+        found = self._measurements("plan = ? AND split = ? AND protocol = ?", [plan, split, protocol])
+        return found[0] if found else None
+
+    def measurements(self, split: str | None = None) -> list[Measurement]:
+        """Return every measurement, or those of one split, oldest first, documents included."""
+        return self._measurements("split = ?", [split]) if split else self._measurements("1", [])
+
+    def _measurements(self, where: str, parameters: list[str]) -> list[Measurement]:
+        documents: dict[int, list[DocumentLoss]] = {}
+        for row in self._rows(
+            "SELECT measurement, document, tokens, kl, nll, reference_nll, agree FROM document_loss "
+            f"WHERE measurement IN (SELECT id FROM measurement WHERE {where}) ORDER BY measurement, position",
+            parameters,
+        ):
+            documents.setdefault(row.pop("measurement"), []).append(DocumentLoss(**row))
+        rows = self._rows(f"SELECT * FROM measurement WHERE {where} ORDER BY id", parameters)
+        return [
+            Measurement(
+                row["plan"],
+                row["split"],
+                row["protocol"],
+                tuple(documents[row["id"]]),
+                row["kl_p99"],
+                row["seconds"],
+            )
+            for row in rows
+        ]
+
+    # Fits and events
+
+    def add_fit(self, name: str, data: Mapping[str, Any]) -> None:
+        """Store a fit; an earlier one of this name is replaced.
+
+        Raises:
+            ValueError: the data hold a number that is not finite.
+        """
+        record = {"name": name, "data": encode(dict(data)), "created": time.time()}
+        with writing(self._db):
+            self._table("fit").insert(record, pk="name", replace=True)
+
+    def get_fit(self, name: str) -> dict[str, Any] | None:
+        """Return a fit, or None where it was not made yet."""
+        rows = self._rows("SELECT data FROM fit WHERE name = ?", [name])
+        return dict(json.loads(rows[0]["data"])) if rows else None
+
+    def add_event(self, stage: str, kind: str, data: Mapping[str, Any] | None = None) -> None:
+        """Append something that happened, with whatever belongs to it.
+
+        Raises:
+            ValueError: the data hold a number that is not finite.
+        """
+        record = {"time": time.time(), "stage": stage, "kind": kind, "data": encode(dict(data or {}))}
+        with writing(self._db):
+            self._table("event").insert(record)
+
+    def events(self, after: int = 0) -> list[Event]:
+        """Return the events with an id above ``after``, oldest first."""
+        rows = self._rows("SELECT * FROM event WHERE id > ? ORDER BY id", [after])
+        return [Event(**{**row, "data": json.loads(row["data"])}) for row in rows]
+
+
+def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]]) -> Decision:
+    # The owner of a tied tensor first, as the space lists it.
+    ordered = [site for site in sites if site.tied_to is None] + [site for site in sites if site.tied_to]
+    return Decision(
+        name=name,
+        sites=tuple(site.name for site in ordered),
+        options=tuple(WeightOption.from_name(row["name"]) for row in rows),
+        costs=tuple(row["bytes"] for row in rows),
+        weights=sum(site.rows * site.cols for site in sites if site.tied_to is None),
+    )

@@ -1,0 +1,142 @@
+"""Plain-text tables for the terminal, at most 110 columns wide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tightfit.search.facts import SpaceFacts
+from tightfit.search.maps import MemoryPart, total_part
+from tightfit.search.summary import Front, PlanRow, Summary
+from tightfit.spaces import format_size
+
+MIB = 2**20
+WIDTH = 110
+"""Columns that a table may take."""
+
+MOST_DOMINATED = 12
+"""Dominated plans of a front that a table still shows; baselines and the chosen plan always are."""
+
+
+def front_table(summary: Summary, front: Front | None = None) -> str:
+    """Write measured plans as a table, ascending in bytes, with what they were measured on above it.
+
+    Args:
+        summary: the run.
+        front: one of its fronts; by default the most trustworthy one.
+    """
+    front = front or summary.front
+    if front is None:
+        return "No plan was measured yet."
+    rows, hidden = shown_rows(front)
+    header = ["", "plan", "what", "MiB", "bits", "pred.", "KL ± se", "ppl", "top-1", ""]
+    cells = [_cells(row) for row in rows]
+    table = render_table(header, cells, right={3, 4, 5, 6, 7, 8})
+    excess = max(len(line) for line in table.splitlines()) - WIDTH
+    if excess > 0:  # the origin in words is the one column that can give way
+        room = max(8, max(len(row[2]) for row in cells) - excess)
+        shortened = [[*row[:2], _shorten(row[2], room), *row[3:]] for row in cells]
+        table = render_table(header, shortened, right={3, 4, 5, 6, 7, 8})
+    above = (
+        f"{front.split}: {front.tokens:,} tokens of {front.documents} documents, "
+        f"reference perplexity {front.reference_perplexity:.2f}"
+    )
+    below = "bits: stored per governed weight; KL in nats/token; ·: another plan is no larger and no worse"
+    more = [f"{hidden} more such plans are not shown"] if hidden else []
+    return "\n".join([above, table, "; ".join([below, *more])])
+
+
+def shown_rows(front: Front) -> tuple[list[PlanRow], int]:
+    """Return the rows worth showing, and how many are left out: the worst of the dominated plans."""
+    plain = [row for row in front.rows if row.dominated and row.kind == "searched" and not row.chosen]
+    dropped = {row.digest for row in sorted(plain, key=lambda row: row.measured.kl)[MOST_DOMINATED:]}
+    return [row for row in front.rows if row.digest not in dropped], len(dropped)
+
+
+def marks(row: PlanRow) -> list[str]:
+    """Say in words what stands out about a plan."""
+    words = {
+        "chosen": row.chosen,
+        "offered": row.offered and not row.chosen,
+        "best baseline": row.best_baseline,
+    }
+    return [word for word, holds in words.items() if holds]
+
+
+def perplexity_text(perplexity: float) -> str:
+    """Write a perplexity with two decimals, or three digits where it is beyond use."""
+    return f"{perplexity:.2f}" if perplexity < 1000 else f"{perplexity:.3g}"
+
+
+def loss_text(loss: float, se: float | None) -> str:
+    """Write a loss in nats per token with its standard error, to four decimals."""
+    return f"{loss:.4f} ± {se:.4f}" if se is not None else f"{loss:.4f} ± ?"
+
+
+def memory_table(parts: Sequence[MemoryPart]) -> str:
+    """Write the weight bytes of each part of a model: floor, plan where there is one, ceiling, in MiB."""
+    total = total_part(parts)
+    plan = [] if total.planned is None else ["plan MiB", "plan bits"]
+    header = ["part", "weights", "floor MiB", *plan, "ceiling MiB"]
+    body = [_memory_cells(part) for part in (*parts, total)]
+    return render_table(header, body, right=set(range(1, len(header))))
+
+
+def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
+    """Say which sizes of weights are possible at all and, given a budget, where it lies among them."""
+    low, high = space.effective_bits(space.floor), space.effective_bits(space.ceiling)
+    text = (
+        f"feasible: {format_size(space.floor)} to {format_size(space.ceiling)} of weights "
+        f"({low:.3f} to {high:.3f} effective bits), {space.decisions} decisions, "
+        f"10^{space.plans_log10:.1f} plans"
+    )
+    if limit is None:
+        return text
+    if limit < space.floor:
+        place = f"below the floor by {format_size(space.floor - limit)}"
+    elif limit >= space.ceiling:
+        place = "not below the ceiling: the largest plan fits"
+    else:
+        share = (limit - space.floor) / max(space.ceiling - space.floor, 1)
+        place = f"{share:.0%} of the way ({space.effective_bits(limit):.3f} effective bits)"
+    return f"{text}\nbudget:   {format_size(limit)} of weights, {place}"
+
+
+def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> str:
+    """Align cells under a header and a rule; columns whose position is in ``right`` are right-aligned."""
+    widths = [max(len(cell) for cell in column) for column in zip(header, *rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        pairs = enumerate(zip(cells, widths, strict=True))
+        return "  ".join(c.rjust(w) if i in right else c.ljust(w) for i, (c, w) in pairs).rstrip()
+
+    rule = "  ".join("─" * width for width in widths).rstrip()
+    return "\n".join([line(header), rule, *(line(row) for row in rows)])
+
+
+def _cells(row: PlanRow) -> list[str]:
+    measured = row.measured
+    return [
+        "▶" if row.chosen else "·" if row.dominated else "",
+        row.short,
+        row.label,
+        f"{row.bytes / MIB:.2f}",
+        f"{row.effective_bits:.3f}" if row.effective_bits is not None else "",
+        f"{row.predicted:.4f}" if row.predicted is not None else "",
+        loss_text(measured.kl, row.kl_se),
+        perplexity_text(measured.perplexity),
+        f"{measured.agreement:.1%}",
+        ", ".join(marks(row)),
+    ]
+
+
+def _shorten(text: str, room: int) -> str:
+    return text if len(text) <= room else text[: room - 1] + "…"
+
+
+def _memory_cells(part: MemoryPart) -> list[str]:
+    plan = []
+    if part.planned is not None:
+        bits = f"{8 * part.planned / part.weights:.3f}" if part.weights else ""
+        plan = [f"{part.planned / MIB:.2f}", bits]
+    weights = f"{part.weights:,}" if part.weights else ""
+    return [part.name, weights, f"{part.floor / MIB:.2f}", *plan, f"{part.ceiling / MIB:.2f}"]

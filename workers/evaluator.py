@@ -1,0 +1,217 @@
+"""The evaluator: the measured loss of a plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import transformers
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
+from tightfit.spaces import WeightOption
+from tightfit.workers.measurement import DocumentLoss, Measurement
+from tightfit.workers.option_cache import OptionCache
+
+# Raised whenever a change here changes any measured loss; part of every content key.
+PROTOCOL_VERSION = 1
+
+
+class TokenWindow(Protocol):
+    """A stretch of one document; see :class:`tightfit.workers.text.Window`."""
+
+    @property
+    def document(self) -> str:
+        """Id of the document."""
+        ...
+
+    @property
+    def ids(self) -> Tensor:
+        """Token ids, int64, shape (tokens,)."""
+        ...
+
+
+@dataclass(frozen=True)
+class ReferenceWindow:
+    """What the uncompressed model says about one window.
+
+    Attributes:
+        ids: token ids, shape (tokens,).
+        log_probs: log-probabilities of the next token, float32, shape (tokens − 1, vocabulary).
+    """
+
+    document: str
+    ids: Tensor
+    log_probs: Tensor
+
+
+class Evaluator:
+    """Measures plans on one replica of a model against that model's own predictions.
+
+    The reference log-probabilities of every window are computed once and kept on disk in float32,
+    memory-mapped when used. A plan only dequantizes the sites whose option differs from the plan
+    measured before it.
+
+    Args:
+        replica: the model.
+        importance: per site the mean square of its input features, for the quantizer.
+        cache: packed options.
+        folder: where reference log-probabilities are kept.
+        identity: digests of what else losses depend on (model weights, calibration text, seed).
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        importance: Mapping[str, Tensor],
+        cache: OptionCache,
+        folder: Path,
+        identity: Mapping[str, str],
+    ) -> None:
+        self.replica = replica
+        self._importance = importance
+        self._cache = cache
+        self._folder = folder
+        self._identity = dict(identity)
+        self._applied: dict[str, WeightOption] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def packed(self, site: str, option: WeightOption) -> PackedTensor:
+        """Return the packed matrix of a site, quantizing it on first use."""
+        original = self.replica.original(site)
+        rows, cols = original.shape
+        importance = self._importance.get(site)
+        return self._cache.get(
+            site, option, (rows, cols), lambda: compress_matrix(original, option, importance)
+        )
+
+    def matrix(self, site: str, option: WeightOption) -> Tensor:
+        """Return what a site's matrix reads back as under an option, shape (rows, cols)."""
+        return self.packed(site, option).dequantize(self.replica.device)
+
+    def protocol(self, split: str, windows: Sequence[TokenWindow]) -> str:
+        """Content key of measurements on these windows: equal key, equal losses."""
+        text = hashlib.sha256()
+        for window in windows:
+            text.update(window.document.encode() + b"\0" + window.ids.numpy().tobytes())
+        parts = {
+            **self._identity,
+            "text": text.hexdigest(),
+            "split": split,
+            "quantizer": QUANTIZER_VERSION,
+            "protocol": PROTOCOL_VERSION,
+            "dtype": "float32",
+            "device": str(self.replica.device),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "machine": platform.machine(),
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+    def measure(
+        self, plan: str, options: Mapping[str, WeightOption], split: str, windows: Sequence[TokenWindow]
+    ) -> Measurement:
+        """Measure the loss of a plan.
+
+        Args:
+            plan: its digest.
+            options: the option of every compressed site; sites left out stay uncompressed.
+            split: name of the part of the text that the windows come from.
+            windows: the tokens to measure on.
+        """
+        start = time.perf_counter()
+        protocol = self.protocol(split, windows)
+        reference = self._reference(protocol, windows)
+        self._apply(options)
+        documents: dict[str, DocumentLoss] = {}
+        divergences = []
+        for window in reference:
+            loss, divergence = score_window(self._log_probs(window.ids), window)
+            divergences.append(divergence)
+            known = documents.get(window.document)
+            documents[window.document] = loss if known is None else add_losses(known, loss)
+        p99 = torch.cat(divergences).quantile(0.99).item()
+        seconds = time.perf_counter() - start
+        return Measurement(plan, split, protocol, tuple(documents.values()), p99, seconds)
+
+    def _apply(self, options: Mapping[str, WeightOption]) -> None:
+        gone = [site for site in self._applied if site not in options]
+        if gone:
+            self.replica.restore(*gone)
+        changed = {site: o for site, o in options.items() if self._applied.get(site) != o}
+        for site, option in changed.items():
+            self.replica.apply({site: self.matrix(site, option)})
+        self._applied = dict(options)
+
+    def _reference(self, protocol: str, windows: Sequence[TokenWindow]) -> list[ReferenceWindow]:
+        path = self._folder / f"{protocol}.safetensors"
+        if not path.exists():
+            self._apply({})
+            named = {str(i): self._log_probs(window.ids).cpu() for i, window in enumerate(windows)}
+            partial = path.with_suffix(".partial")
+            save_file(named, partial)
+            partial.replace(path)
+        with safe_open(path, framework="pt") as file:
+            return [
+                ReferenceWindow(window.document, window.ids, file.get_tensor(str(i)))
+                for i, window in enumerate(windows)
+            ]
+
+    @torch.no_grad()
+    def _log_probs(self, ids: Tensor) -> Tensor:
+        """Log-probabilities of every next token but the first, shape (tokens − 1, vocabulary)."""
+        ids = ids.to(self.replica.device)
+        logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1]
+        return torch.log_softmax(logits.float(), dim=-1)
+
+
+def score_window(log_probs: Tensor, reference: ReferenceWindow) -> tuple[DocumentLoss, Tensor]:
+    """Compare predictions with the reference's.
+
+    Args:
+        log_probs: of the plan, shape (tokens − 1, vocabulary).
+        reference: the same window under the uncompressed model.
+
+    Returns:
+        Sums over the window, and the KL divergence of every token in nats, shape (tokens − 1,).
+    """
+    expected = reference.log_probs.to(log_probs.device)
+    divergence = (expected.exp() * (expected - log_probs)).sum(-1)
+    target = reference.ids[1:].to(log_probs.device).unsqueeze(-1)
+    nll, reference_nll = -log_probs.gather(-1, target).sum(), -expected.gather(-1, target).sum()
+    agree = (log_probs.argmax(-1) == expected.argmax(-1)).sum()
+    loss = DocumentLoss(
+        document=reference.document,
+        tokens=target.shape[0],
+        kl=divergence.double().sum().item(),
+        nll=nll.item(),
+        reference_nll=reference_nll.item(),
+        agree=int(agree.item()),
+    )
+    return loss, divergence.cpu()
+
+
+def add_losses(a: DocumentLoss, b: DocumentLoss) -> DocumentLoss:
+    """Add the sums of two windows of one document."""
+    return DocumentLoss(
+        document=a.document,
+        tokens=a.tokens + b.tokens,
+        kl=a.kl + b.kl,
+        nll=a.nll + b.nll,
+        reference_nll=a.reference_nll + b.reference_nll,
+        agree=a.agree + b.agree,
+    )
+
+
+Measure = Callable[[str, Mapping[str, WeightOption]], Measurement]
+"""How proxies measure: plan digest and options in, measurement out."""
