@@ -208,7 +208,8 @@ def _compare(predictions: dict[str, Floats], data: _Data) -> tuple[LinkScore, ..
     least, se = float(best.mean()), float(best.std(ddof=1) / np.sqrt(len(best)))
     rows = {name: float(row.mean()) for name, row in squared.items()}
     return tuple(
-        LinkScore(name, float(np.sqrt(mean)), (mean - least) / se if se else 0.0) for name, mean in rows.items()
+        LinkScore(name, float(np.sqrt(mean)), (mean - least) / se if se else 0.0)
+        for name, mean in rows.items()
     )
 
 

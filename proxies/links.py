@@ -7,15 +7,15 @@ how scores are fitted to measured plans.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
-from sklearn.isotonic import IsotonicRegression
 
 from tightfit.spaces import InputError, suggest
 
@@ -25,7 +25,7 @@ SCALE_SD = 0.1
 """How far the overall scale of additive scores is trusted, as the standard deviation of its logarithm."""
 
 _TANGENT = 0.05
-_LARGEST_EXPONENT = 600.0  # e^600 is still finite after a division by any curvature in use
+_LARGEST_EXPONENT = 100.0  # e^100 nats is no loss any more, and its square is still finite
 
 
 class Link(ABC):
@@ -143,7 +143,9 @@ class Coverage(_Exponential):
         """Fit c by least squares, at least 6 % above every loss that was seen."""
         largest = max(float(np.max(y)), np.finfo(float).tiny)
         # The logarithm of (c − largest)/largest; 1000 times the largest loss is a straight line.
-        best = _fit_curve(s, y, weight, lambda t: -1.0 / (largest * (1.0 + np.exp(t))), np.log([0.06, 1e3]))
+        best = _fit_curve(
+            s, y, weight, lambda t: -1.0 / (largest * (1.0 + np.exp(t))), (math.log(0.06), math.log(1e3))
+        )
         return cls(float(largest * (1.0 + np.exp(best))))
 
 
@@ -169,7 +171,9 @@ class Amplifying(_Exponential):
     def fit(cls, s: Floats, y: Floats, weight: Floats) -> Self:
         """Fit κ by least squares, between 1/1000 and 100 per largest loss that was seen."""
         largest = max(float(np.max(y)), np.finfo(float).tiny)
-        best = _fit_curve(s, y, weight, lambda t: float(np.exp(t)) / largest, np.log([1e-3, 100.0]))
+        best = _fit_curve(
+            s, y, weight, lambda t: float(np.exp(t)) / largest, (math.log(1e-3), math.log(100.0))
+        )
         return cls(float(np.exp(best)) / largest)
 
 
@@ -195,6 +199,8 @@ class Isotonic(Link):
     @classmethod
     def fit(cls, s: Floats, y: Floats, weight: Floats) -> Self:
         """Fit the steps on plans with a positive score; without any, g is the identity."""
+        from sklearn.isotonic import IsotonicRegression  # takes 2 s to import, and reading a fit needs it not
+
         usable = np.asarray(s) > 0
         s, y, weight = s[usable], y[usable], weight[usable]
         if not len(s):
@@ -202,7 +208,10 @@ class Isotonic(Link):
         steps = IsotonicRegression().fit(s, y, sample_weight=weight).predict(s)
         levels, member = np.unique(steps, return_inverse=True)
         centres = np.bincount(member, weight * s) / np.bincount(member, weight)
-        knots = [(0.0, 0.0), *((c, v) for c, v in zip(centres.tolist(), levels.tolist(), strict=True) if v > 0)]
+        knots = [
+            (0.0, 0.0),
+            *((c, v) for c, v in zip(centres.tolist(), levels.tolist(), strict=True) if v > 0),
+        ]
         if len(knots) == 1:
             return cls((0.0, 1.0), (0.0, 1.0), 1.0)
         x, v = np.array(knots).T
@@ -238,7 +247,7 @@ def _exponential(s: Floats, curvature: float) -> Floats:
 
 
 def _fit_curve(
-    s: Floats, y: Floats, weight: Floats, curvature: Callable[[float], float], bounds: Floats
+    s: Floats, y: Floats, weight: Floats, curvature: Callable[[float], float], bounds: tuple[float, float]
 ) -> float:
     """Return the t in ``bounds`` whose curvature fits best, leaving the scale of s free within its prior.
 
@@ -257,7 +266,7 @@ def _fit_curve(
     row, column = np.unravel_index(np.argmin(misfit + (scales / SCALE_SD) ** 2), misfit.shape)
     start = [scales[column], ts[row]]
     limits = (np.array([-1.1, bounds[0] - 1e-9]), np.array([1.1, bounds[1] + 1e-9]))
-    return float(least_squares(residuals, start, bounds=limits, x_scale="jac").x[1])
+    return float(scipy.optimize.least_squares(residuals, start, bounds=limits, x_scale="jac").x[1])
 
 
 LINKS: dict[str, type[Link]] = {link.name: link for link in (Identity, Amplifying, Coverage, Isotonic)}

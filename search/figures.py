@@ -46,7 +46,7 @@ def front_figure(
     if chosen:
         figure.add_trace(_ring(chosen[0], floor))
     xs, ys = _window(rows, predicted, limit, floor)
-    figure.update_layout(layout(480))
+    figure.update_layout(layout(480, showlegend=True))
     figure.update_xaxes(axis("weights, MiB", range=xs))
     figure.update_yaxes(log_axis(LOSS, *ys))
     if limit is not None:

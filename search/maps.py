@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tightfit.search.records import Score, Site
@@ -59,13 +59,15 @@ class MemoryPart:
         weights: number of weights; 0 for what no decision changes.
         floor, ceiling: bytes under the smallest and the largest option.
         planned: bytes under the plan, None without one.
+        bits: the plan's stored bits per weight, None without a plan or without weights.
     """
 
     name: str
     weights: int
     floor: int
     ceiling: int
-    planned: int | None
+    planned: int | None = None
+    bits: float | None = None
 
 
 def plan_map(sites: Sequence[Site], decisions: Sequence[Decision], plan: Plan) -> SiteMap:
@@ -121,29 +123,30 @@ def memory_parts(
     groups: dict[str, list[Decision]] = {}
     for decision in decisions:
         groups.setdefault(_kind(decision), []).append(decision)
-    parts = [
-        MemoryPart(
-            name,
-            sum(d.weights for d in members),
-            sum(d.costs[0] for d in members),
-            sum(d.costs[-1] for d in members),
-            sum(d.costs[d.index(choices[d.name])] for d in members) if plan else None,
-        )
-        for name, members in groups.items()
-    ]
+    parts = [_part(name, members, choices) for name, members in groups.items()]
     return (*parts, MemoryPart("norms and other", 0, fixed, fixed, fixed if plan else None))
 
 
+def _part(name: str, decisions: Sequence[Decision], choices: Mapping[str, str]) -> MemoryPart:
+    weights = sum(d.weights for d in decisions)
+    part = MemoryPart(name, weights, sum(d.costs[0] for d in decisions), sum(d.costs[-1] for d in decisions))
+    if not choices:
+        return part
+    planned = sum(d.costs[d.index(choices[d.name])] for d in decisions)
+    return replace(part, planned=planned, bits=8 * planned / weights)
+
+
 def total_part(parts: Sequence[MemoryPart]) -> MemoryPart:
-    """Return the sum of all parts."""
-    planned = [part.planned for part in parts if part.planned is not None]
-    return MemoryPart(
-        "total",
-        sum(part.weights for part in parts),
-        sum(part.floor for part in parts),
-        sum(part.ceiling for part in parts),
-        sum(planned) if len(planned) == len(parts) else None,
+    """Return the sum of all parts; its bits leave out what no decision changes."""
+    weights = sum(part.weights for part in parts)
+    total = MemoryPart(
+        "total", weights, sum(part.floor for part in parts), sum(part.ceiling for part in parts)
     )
+    if any(part.planned is None for part in parts):
+        return total
+    planned = [(part.planned or 0, part.weights) for part in parts]
+    governed = sum(size for size, held in planned if held)
+    return replace(total, planned=sum(size for size, _ in planned), bits=8 * governed / weights)
 
 
 def _kind(decision: Decision) -> str:

@@ -59,7 +59,7 @@ tr.dominated { color: var(--muted); }
 .mark { margin-left: 8px; padding: 1px 7px; border: 1px solid var(--line); border-radius: 9px;
   background: var(--card); color: var(--muted); font-size: 0.75rem; font-weight: 500; }
 .chosen .mark { color: var(--good); border-color: currentColor; }
-tr.total { font-weight: 650; }
+tr.total, tr.total th { font-weight: 650; }
 .range { position: relative; height: 12px; margin: 18px 0 10px; }
 .range i { position: absolute; top: 0; bottom: 0; border-radius: 6px; }
 .range::before { content: ""; position: absolute; inset: 5px 0; background: var(--line); border-radius: 1px; }
@@ -67,6 +67,7 @@ tr.total { font-weight: 650; }
 .range .fill { left: 0; background: var(--accent); }
 .range .limit { top: -5px; bottom: -5px; width: 3px; background: var(--bad); border-radius: 1px; }
 dl.words { margin: 12px 0 0; display: grid; gap: 4px 20px; grid-template-columns: 10.5rem 1fr; }
+.pair > dl.words { grid-template-columns: 1fr; gap: 0; align-content: start; }
 dl.words dt { font-weight: 600; font-size: 0.92rem; }
 dl.words dd { margin: 0 0 8px; }
 code, pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, "Liberation Mono", monospace;

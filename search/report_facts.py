@@ -6,13 +6,12 @@ import json
 
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.figures import reliability_figure
-from tightfit.search.maps import MemoryPart, total_part
+from tightfit.search.maps import total_part
 from tightfit.search.page import Html, figure, join, section, table, tag
 from tightfit.search.summary import Summary
+from tightfit.search.tables import memory_cells
 from tightfit.search.words import duration, shortfalls, trust
 from tightfit.spaces import format_size
-
-MIB = 2**20
 
 
 def trust_section(summary: Summary) -> Html | None:
@@ -33,28 +32,19 @@ def memory_section(summary: Summary) -> Html | None:
     space, parts = summary.space, summary.memory
     if space is None or not parts:
         return None
-    planned = all(part.planned is not None for part in parts)
-    plan = ["Plan, MiB", "Plan, bits"] if planned else []
+    total = total_part(parts)
+    plan = ["Plan, MiB", "Plan, bits"] if total.planned is not None else []
     header = ["Part", "Weights", "Smallest, MiB", *plan, "Largest, MiB"]
-    rows = [_memory_row(part) for part in (*parts, total_part(parts))]
+    rows = [memory_cells(part) for part in (*parts, total)]
     classes = ["" for _ in parts] + ["total"]
     recounted = summary.result.recounted_bytes if summary.result else None
     notes = [f"Counted from the packed tensors: {recounted:,} bytes."] if recounted is not None else []
-    size = summary.final.bytes if summary.final else None
     return section(
         "Memory of the weights",
-        _range(space, size, summary.limit),
+        _range(space, total.planned, summary.limit),
         table("Weight bytes by part", header, rows, classes),
         *(tag("p", note, class_="note") for note in [*notes, *space.notes]),
     )
-
-
-def _memory_row(part: MemoryPart) -> list[str]:
-    plan = []
-    if part.planned is not None:
-        plan = [f"{part.planned / MIB:.2f}", f"{8 * part.planned / part.weights:.3f}" if part.weights else ""]
-    weights = f"{part.weights:,}" if part.weights else ""
-    return [part.name, weights, f"{part.floor / MIB:.2f}", *plan, f"{part.ceiling / MIB:.2f}"]
 
 
 def _range(space: SpaceFacts, plan: int | None, limit: int | None) -> Html:
@@ -119,10 +109,10 @@ def cost_section(summary: Summary) -> Html | None:
     classes = ["" for _ in rows] + ["total"]
     facts = []
     if summary.estimate_seconds is not None:
-        facts.append(f"estimated beforehand: {duration(summary.estimate_seconds)}")
+        facts.append(f"Estimated beforehand: {duration(summary.estimate_seconds)}")
     if summary.peak_memory is not None:
-        facts.append(f"peak memory: {format_size(summary.peak_memory)}")
-    note = tag("p", "; ".join(facts).capitalize() + ".", class_="note") if facts else None
+        facts.append(f"Peak memory: {format_size(summary.peak_memory)}")
+    note = tag("p", " · ".join(facts), class_="note") if facts else None
     header = ["Stage", "Time", "Tokens forward"]
     return section("Cost", table("Time and tokens by stage", header, [*rows, total], classes), note)
 

@@ -104,7 +104,7 @@ def front_section(summary: Summary) -> Html | None:
     if front is None and not summary.predicted:
         return None
     rows = front.rows if front else ()
-    caption = "Loss against size."
+    caption = "What the loss model promises at each size; no plan was measured yet."
     if front:
         caption = (
             f"Measured on {front.split}: {front.tokens:,} tokens of {front.documents} documents. Bars are "

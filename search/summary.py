@@ -27,6 +27,10 @@ SPLITS = ("holdout", "validation", "selection")
 """Parts of the text, the most trustworthy first: whatever a choice looked at flatters that choice."""
 
 
+BASELINES = ("uniform", "mix")
+"""Kinds of plan that every search must beat."""
+
+
 @dataclass(frozen=True)
 class PlanRow:
     """One measured plan, as a row of a table and a point of a figure.
@@ -227,7 +231,7 @@ class _Rows:
         return PlanRow(
             digest=measured.plan,
             label=str(baseline.get("label") or plan.source),
-            kind=str(baseline.get("kind") or "searched"),
+            kind=baseline["kind"] if baseline.get("kind") in BASELINES else "searched",
             bytes=plan.bytes,
             effective_bits=self._space.effective_bits(plan.bytes) if self._space else None,
             predicted=self._predictions.get(measured.plan),

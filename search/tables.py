@@ -77,7 +77,7 @@ def memory_table(parts: Sequence[MemoryPart]) -> str:
     total = total_part(parts)
     plan = [] if total.planned is None else ["plan MiB", "plan bits"]
     header = ["part", "weights", "floor MiB", *plan, "ceiling MiB"]
-    body = [_memory_cells(part) for part in (*parts, total)]
+    body = [memory_cells(part) for part in (*parts, total)]
     return render_table(header, body, right=set(range(1, len(header))))
 
 
@@ -133,10 +133,10 @@ def _shorten(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 1] + "…"
 
 
-def _memory_cells(part: MemoryPart) -> list[str]:
+def memory_cells(part: MemoryPart) -> list[str]:
+    """Return a part as the cells of a row: name, weights, floor, plan and its bits, ceiling."""
     plan = []
     if part.planned is not None:
-        bits = f"{8 * part.planned / part.weights:.3f}" if part.weights else ""
-        plan = [f"{part.planned / MIB:.2f}", bits]
+        plan = [f"{part.planned / MIB:.2f}", f"{part.bits:.3f}" if part.bits is not None else ""]
     weights = f"{part.weights:,}" if part.weights else ""
     return [part.name, weights, f"{part.floor / MIB:.2f}", *plan, f"{part.ceiling / MIB:.2f}"]

@@ -60,7 +60,7 @@ class WeightRules:
 
     bits: tuple[int, ...] = (3, 4, 5, 6)
     groups: tuple[int, ...] = (64,)
-    zeros: tuple[Zero, ...] = ("float",)
+    zeros: tuple[Zero, ...] = ("integer",)
     only: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pin: Mapping[str, str] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()

@@ -6,10 +6,9 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 import transformers
@@ -21,23 +20,10 @@ from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress
 from tightfit.spaces import WeightOption
 from tightfit.workers.measurement import DocumentLoss, Measurement
 from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.text import Window
 
 # Raised whenever a change here changes any measured loss; part of every content key.
 PROTOCOL_VERSION = 1
-
-
-class TokenWindow(Protocol):
-    """A stretch of one document; see :class:`tightfit.workers.text.Window`."""
-
-    @property
-    def document(self) -> str:
-        """Id of the document."""
-        ...
-
-    @property
-    def ids(self) -> Tensor:
-        """Token ids, int64, shape (tokens,)."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -98,11 +84,21 @@ class Evaluator:
         """Return what a site's matrix reads back as under an option, shape (rows, cols)."""
         return self.packed(site, option).dequantize(self.replica.device)
 
-    def protocol(self, split: str, windows: Sequence[TokenWindow]) -> str:
+    def stored_bytes(self, options: Mapping[str, WeightOption]) -> int:
+        """Count the weight bytes of a plan from its packed tensors and the model's own parameters.
+
+        Nothing here comes from the memory formula, so that the two can be compared.
+        """
+        packed = sum(self.packed(site, option).nbytes for site, option in options.items())
+        compressed = sum(self.replica.original(site).numel() for site in options)
+        parameters = sum(parameter.numel() for parameter in self.replica.model.parameters())
+        return packed + (parameters - compressed) * self.replica.geometry.dtype_bytes
+
+    def protocol(self, split: str, windows: Sequence[Window]) -> str:
         """Content key of measurements on these windows: equal key, equal losses."""
         text = hashlib.sha256()
         for window in windows:
-            text.update(window.document.encode() + b"\0" + window.ids.numpy().tobytes())
+            text.update(window.document.encode() + b"\0" + window.tokens.tobytes())
         parts = {
             **self._identity,
             "text": text.hexdigest(),
@@ -119,7 +115,7 @@ class Evaluator:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def measure(
-        self, plan: str, options: Mapping[str, WeightOption], split: str, windows: Sequence[TokenWindow]
+        self, plan: str, options: Mapping[str, WeightOption], split: str, windows: Sequence[Window]
     ) -> Measurement:
         """Measure the loss of a plan.
 
@@ -153,17 +149,17 @@ class Evaluator:
             self.replica.apply({site: self.matrix(site, option)})
         self._applied = dict(options)
 
-    def _reference(self, protocol: str, windows: Sequence[TokenWindow]) -> list[ReferenceWindow]:
+    def _reference(self, protocol: str, windows: Sequence[Window]) -> list[ReferenceWindow]:
         path = self._folder / f"{protocol}.safetensors"
         if not path.exists():
             self._apply({})
-            named = {str(i): self._log_probs(window.ids).cpu() for i, window in enumerate(windows)}
+            named = {str(i): self._log_probs(torch.from_numpy(window.tokens)).cpu() for i, window in enumerate(windows)}
             partial = path.with_suffix(".partial")
             save_file(named, partial)
             partial.replace(path)
         with safe_open(path, framework="pt") as file:
             return [
-                ReferenceWindow(window.document, window.ids, file.get_tensor(str(i)))
+                ReferenceWindow(window.document, torch.from_numpy(window.tokens), file.get_tensor(str(i)))
                 for i, window in enumerate(windows)
             ]
 
@@ -212,6 +208,3 @@ def add_losses(a: DocumentLoss, b: DocumentLoss) -> DocumentLoss:
         agree=a.agree + b.agree,
     )
 
-
-Measure = Callable[[str, Mapping[str, WeightOption]], Measurement]
-"""How proxies measure: plan digest and options in, measurement out."""

@@ -1,0 +1,78 @@
+"""Marginals: the measured loss of one site's option while everything else stays uncompressed.
+
+They are what pre-screen scores are calibrated against. A few are enough, so they are spread: over
+bit widths, over kinds of matrix, and over the whole range of pre-screen scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightfit.spaces import Decision, Plan
+
+MeasureLoss = Callable[[Plan], tuple[float, float]]
+"""Measures a partial plan: (loss in nats per token, its standard error)."""
+
+
+@dataclass(frozen=True)
+class Marginal:
+    """The loss of one option alone.
+
+    Attributes:
+        decision, option: positions in the space.
+        loss: mean KL divergence in nats per token, and ``se`` its standard error.
+    """
+
+    decision: int
+    option: int
+    loss: float
+    se: float
+
+
+def choose_marginals(
+    decisions: Sequence[Decision], scores: Sequence[NDArray[np.float64]], count: int
+) -> list[tuple[int, int]]:
+    """Choose which (decision, option) pairs to measure.
+
+    Pairs of equal width are ranked by pre-screen score, and every width gets an equal share of
+    the measurements at evenly spaced ranks, so that the calibration of a width sees its whole range.
+
+    Args:
+        decisions: D decisions.
+        scores: pre-screen scores, one array per decision.
+        count: how many pairs; fewer are returned where fewer have a choice.
+    """
+    by_width: dict[int, list[tuple[float, int, int]]] = {}
+    for d, decision in enumerate(decisions):
+        if len(decision.options) < 2:
+            continue
+        for o, option in enumerate(decision.options):
+            by_width.setdefault(option.bits, []).append((float(scores[d][o]), d, o))
+    chosen: list[tuple[int, int]] = []
+    remaining = count
+    for left, (_, pairs) in enumerate(sorted(by_width.items(), key=lambda item: len(item[1]))):
+        share = min(len(pairs), remaining // (len(by_width) - left))
+        remaining -= share
+        ranked = sorted(pairs)
+        ranks = np.linspace(0, len(ranks) - 1, share).round().astype(int) if share else []
+        chosen += [(ranked[rank][1], ranked[rank][2]) for rank in ranks]
+    return sorted(chosen)
+
+
+def measure_marginals(
+    decisions: Sequence[Decision],
+    pairs: Sequence[tuple[int, int]],
+    measure: MeasureLoss,
+    progress: Callable[[int, int], None],
+) -> list[Marginal]:
+    """Measure the chosen pairs, in depth order."""
+    marginals = []
+    for done, (d, o) in enumerate(pairs, 1):
+        plan = Plan(((decisions[d].name, decisions[d].options[o].name),))
+        marginals.append(Marginal(d, o, *measure(plan)))
+        progress(done, len(pairs))
+    return marginals

@@ -1,0 +1,62 @@
+"""What a run will cost, before any weights load."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tightfit.search.settings import Settings
+from tightfit.spaces import Space
+
+# A backward pass that only needs gradients of activations costs about as much as a forward one.
+_BACKWARD = 2.0
+# Share of the speed of one large matrix product that a whole forward pass reaches.
+_EFFICIENCY = 0.4
+# Candidates that agents put forward, beside the finalists: baselines in their usual number.
+_BASELINES = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Tokens that go through the model, by stage, and a guess at the seconds that takes here."""
+
+    tokens: Mapping[str, int]
+    seconds: float
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the cost as it is kept in the store."""
+        return {"forward_tokens": dict(self.tokens), "estimate_seconds": round(self.seconds, 1)}
+
+
+def estimate_cost(settings: Settings, space: Space) -> Cost:
+    """Estimate the cost of a run from its settings and a short matrix product on this machine."""
+    sense, text, finalists = settings.sense, settings.text, settings.search.finalists
+    options = max(len(decision.options) for decision in space.decisions)
+    tokens = {
+        "calibrate": text.calibration,
+        # Scoring multiplies every input by every option's error: one forward pass per option.
+        "prescreen": int(sense.prescreen_tokens * (1 + _BACKWARD + options)),
+        "marginals": sense.marginals * sense.marginal_tokens,
+        "fit": (sense.fit_plans + sense.certificate_plans) * sense.fit_tokens,
+        "explore": (finalists + _BASELINES) * text.selection,
+        "validate": (finalists + 4) * text.validation + 6 * text.holdout,
+    }
+    # The head multiplies every position too, so a tied embedding counts once as a matrix product.
+    products = sum(x.weights for x in space.geometry.linears if x.site != "embed")
+    flops = 2.0 * products * sum(tokens.values())
+    return Cost(tokens, flops / (_EFFICIENCY * _matrix_speed()))
+
+
+def _matrix_speed() -> float:
+    """Floating-point operations per second of a float32 matrix product, in about 0.1 s."""
+    a = np.ones((512, 1024), dtype=np.float32)
+    b = np.ones((1024, 1024), dtype=np.float32)
+    a @ b
+    start, count = time.perf_counter(), 0
+    while time.perf_counter() - start < 0.1:
+        a @ b
+        count += 1
+    return count * 2.0 * 512 * 1024 * 1024 / (time.perf_counter() - start)

@@ -1,0 +1,200 @@
+"""Inspect: what a budget means for a model, from its ``config.json`` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.search.facts import SpaceFacts
+from tightfit.search.settings import Settings
+from tightfit.search.tables import feasible_range, render_table
+from tightfit.spaces import (
+    GROUPS,
+    Budget,
+    Geometry,
+    InputError,
+    Space,
+    WeightRules,
+    build_space,
+    format_size,
+    get_target,
+    kv_bytes,
+    match_counts,
+    parse_size,
+    read_geometry,
+)
+from tightfit.workers.sources import read_config
+
+# Widths that an inspection lists; vLLM's kernels lack 5 and 6, which the target rules leave out.
+_INSPECTED_BITS = (2, 3, 4, 5, 6, 8, 16)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A space with its budget.
+
+    Attributes:
+        limit: most weight bytes that the budget allows.
+        budget_text: the budget as it was asked for.
+        matches: how many sites each (key, pattern) of the settings matched.
+        notes: what a user should know, a sentence each.
+        config: content of ``config.json``.
+    """
+
+    space: Space
+    limit: int
+    budget_text: str
+    matches: Mapping[tuple[str, str], int]
+    notes: tuple[str, ...]
+    config: Mapping[str, Any]
+
+
+def inspect_settings(settings: Settings) -> Inspection:
+    """Build the space of some settings and check that the budget can be kept. Needs no torch.
+
+    Raises:
+        InputError: the model is unknown, or rules do not fit it.
+        InfeasibleError: the budget is below the floor.
+    """
+    config = read_config(settings.model)
+    geometry = read_geometry(config)
+    rules = settings.weight_rules()
+    space = build_space(geometry, rules, settings.target_rules())
+    limit = settings.budget.to_budget().check(space)
+    notes = notes_on(space, rules)
+    if limit >= space.ceiling:
+        notes += ("the largest plan of this space fits: the budget forces no compression below it.",)
+    if limit == space.floor or space.size == 1:
+        notes += ("only one plan keeps this budget: the smallest option everywhere.",)
+    asked = settings.to_dict()["budget"]
+    text = ", ".join(f"{key} {value}" for key, value in asked.items() if value is not None and key != "batch")
+    return Inspection(space, limit, text, match_counts(rules, geometry), notes, config)
+
+
+def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
+    """Name the groups that are not offered everywhere, with the widths they do not divide."""
+    notes = []
+    for group in rules.groups:
+        widths = _undivided(space.geometry, group)
+        if widths:
+            named = ", ".join(f"{width} ({count} sites, such as {site})" for width, (count, site) in widths.items())
+            notes.append(f"group {group} is not offered where it does not divide the input width: {named}.")
+    return tuple(notes)
+
+
+def _undivided(geometry: Geometry, group: int) -> dict[int, tuple[int, str]]:
+    result: dict[int, tuple[int, str]] = {}
+    for linear in geometry.linears:
+        if group and linear.cols % group and linear.tied_to is None:
+            count, site = result.get(linear.cols, (0, linear.site))
+            result[linear.cols] = (count + 1, site)
+    return result
+
+
+@dataclass(frozen=True)
+class ModelInspection:
+    """What a model takes in memory before anything is searched. Sizes in bytes.
+
+    Attributes:
+        uniform: (format name, effective bits, weight bytes) of every uniform plan.
+        context: tokens in the KV cache that ``kv`` counts, at ``batch`` sequences.
+        fits: whether the smallest plan keeps the budget; None without a budget.
+    """
+
+    model: str
+    space: Space
+    uniform: tuple[tuple[str, float, int], ...]
+    context: int
+    batch: int
+    kv: int
+    budget: int | None
+    notes: tuple[str, ...]
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether some plan keeps the budget."""
+        return None if self.budget is None else self.space.floor <= self.budget
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the inspection as plain data."""
+        geometry = self.space.geometry
+        return {
+            "model": self.model,
+            "family": geometry.family,
+            "layers": geometry.layers,
+            "parameters": geometry.parameters,
+            "base_dtype": geometry.dtype,
+            "uncompressed_bytes": geometry.parameters * geometry.dtype_bytes,
+            "decisions": len(self.space.decisions),
+            "floor_bytes": self.space.floor,
+            "ceiling_bytes": self.space.ceiling,
+            "uniform": [
+                {"option": name, "effective_bits": bits, "weight_bytes": size} for name, bits, size in self.uniform
+            ],
+            "kv_cache": {"context": self.context, "batch": self.batch, "bytes": self.kv},
+            "budget_bytes": self.budget,
+            "fits": self.fits,
+            "notes": list(self.notes),
+        }
+
+    def render(self) -> str:
+        """Return the inspection as text."""
+        geometry = self.space.geometry
+        whole = geometry.parameters * geometry.dtype_bytes
+        tied = ", head tied to the embedding" if geometry.tied else ""
+        lines = [
+            f"{self.model}: {geometry.family}, {geometry.layers} layers, {geometry.parameters:,} parameters{tied}",
+            f"uncompressed: {format_size(whole)} in {geometry.dtype}",
+            f"KV cache: {format_size(self.kv)} at {self.context:,} tokens × {self.batch} (16 bits)",
+            feasible_range(SpaceFacts.of(self.space), self.budget),
+            render_table(
+                ["uniform plan", "effective bits", "weights", "weights + KV"],
+                [[n, f"{bits:.3f}", format_size(b), format_size(b + self.kv)] for n, bits, b in self.uniform],
+                right={1, 2, 3},
+            ),
+            *self.notes,
+        ]
+        return "\n".join(lines)
+
+
+def inspect_model(
+    model: str, budget: str | None, context: int | None, batch: int, target: str, groups: str
+) -> ModelInspection:
+    """Inspect a model under the default widths.
+
+    Args:
+        model: alias, folder or hub id.
+        budget: a size such as ``76MiB``, or None.
+        context: tokens in the KV cache; the model's own longest context if None.
+        batch: sequences in the KV cache.
+        target: name of a target.
+        groups: group sizes, comma separated.
+
+    Raises:
+        InputError: any of these is not what it should be.
+        InfeasibleError: the budget is below the floor.
+    """
+    geometry = read_geometry(read_config(model))
+    rules = WeightRules(bits=_INSPECTED_BITS, groups=_read_groups(groups), zeros=("integer",))
+    space = build_space(geometry, rules, get_target(target))
+    limit = None if budget is None else Budget(weights=parse_size(budget)).check(space)
+    uniform = []
+    for option in formats(space):
+        size = space.bytes_of(uniform_levels(space, option))
+        uniform.append((option.name, space.effective_bits(size), size))
+    context = context or geometry.max_context
+    kv = kv_bytes(geometry, context, batch)
+    return ModelInspection(model, space, tuple(uniform), context, batch, kv, limit, notes_on(space, rules))
+
+
+def _read_groups(text: str) -> tuple[int, ...]:
+    allowed = ", ".join(map(str, GROUPS))
+    try:
+        groups = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        groups = ()
+    if not groups or any(group not in GROUPS for group in groups):
+        raise InputError(f"--groups {text!r}: give group sizes separated by commas (allowed: {allowed}).")
+    return groups

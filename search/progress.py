@@ -1,0 +1,66 @@
+"""Progress lines: one per stage, with the time left."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from tightfit.search.words import duration
+
+Tick = Callable[[int, int], None]
+"""Called with (steps done, steps in all)."""
+
+# How often a line is written where it cannot be overwritten, in seconds.
+_QUIET_INTERVAL = 15.0
+
+
+class Progress:
+    """Writes progress to a terminal as one line that changes, elsewhere as a line now and then.
+
+    Args:
+        stream: where to write; standard error unless given, so that output can be piped.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str, what: str) -> Iterator[Tick]:
+        """Show a stage; the block calls what it is given as steps are done.
+
+        Args:
+            name: stage under which the time is booked.
+            what: shown before the numbers.
+        """
+        start = time.perf_counter()
+        shown = start
+        last = (0, 0)
+
+        def tick(done: int, total: int) -> None:
+            nonlocal shown, last
+            last = (done, total)
+            now = time.perf_counter()
+            interval = 0.2 if self._stream.isatty() else _QUIET_INTERVAL
+            if now - shown < interval or done >= total:
+                return
+            shown = now
+            left = (now - start) / max(done, 1) * (total - done)
+            self._write(f"{what}: {done}/{total}, {duration(left)} left", end=False)
+
+        yield tick
+        spent = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + spent
+        count = f" {last[1]}," if last[1] else ""
+        self._write(f"{what}:{count} done in {duration(spent)}", end=True)
+
+    def _write(self, text: str, *, end: bool) -> None:
+        if self._stream.isatty():
+            self._stream.write(f"\r\033[K  {text}" + ("\n" if end else ""))
+        else:
+            self._stream.write(f"  {text}\n")
+        self._stream.flush()
+

@@ -1,0 +1,109 @@
+"""Solving again for another budget, from the scores of a finished run: nothing is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tightfit.proxies.additive import LinkAdditive
+from tightfit.search.settings import Settings
+from tightfit.search.solvers import Solution, solve
+from tightfit.search.store import Store
+from tightfit.spaces import Budget, InputError, Plan, Space, build_space, format_size, read_geometry
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The best plan of a run's loss model under another budget.
+
+    Attributes:
+        loss: predicted loss in nats per token.
+        measured: whether the run measured this very plan on some text.
+    """
+
+    plan: Plan
+    weight_bytes: int
+    effective_bits: float
+    loss: float
+    solution: Solution
+    measured: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the answer as plain data."""
+        return {
+            **self.plan.to_dict(),
+            "digest": self.plan.digest,
+            "weight_bytes": self.weight_bytes,
+            "effective_bits": self.effective_bits,
+            "predicted_loss": self.loss,
+            "gap": self.solution.gap,
+            "measured": self.measured,
+        }
+
+    def render(self) -> str:
+        """Return the answer as text."""
+        known = "measured by the run" if self.measured else "predicted, not measured"
+        widths: dict[str, int] = {}
+        for _, option in self.plan.choices:
+            widths[option] = widths.get(option, 0) + 1
+        listed = ", ".join(f"{count} × {name}" for name, count in sorted(widths.items()))
+        return (
+            f"plan {self.plan.short}: {format_size(self.weight_bytes)} ({self.weight_bytes} B), "
+            f"{self.effective_bits:.3f} effective bits\n"
+            f"predicted loss {self.loss:.4f} nats/token ({known}), proven within {self.solution.gap:.1e} "
+            f"of the loss model's optimum\n{listed}"
+        )
+
+
+def stored_plan(store: Store, digest: str | None) -> Plan:
+    """Return a plan of a run: the one it settled on, or one named by the start of its digest.
+
+    Raises:
+        InputError: no plan, or more than one, has such a digest; or the run has not finished.
+    """
+    result = store.get("result")
+    if digest is None:
+        if result is None:
+            raise InputError(f"{store.path} has no result yet: let the search finish, or name a plan.")
+        digest = str(result["offered"])
+    plans = store.plans()
+    found = [stored.plan for key, stored in plans.items() if key.startswith(digest)]
+    if len(found) != 1:
+        raise InputError(f"{len(found)} of the {len(plans)} plans in {store.path} start with {digest!r}.")
+    return found[0]
+
+
+def stored_space(store: Store) -> Space:
+    """Rebuild the space of a run from its store.
+
+    Raises:
+        InputError: the run stopped before it wrote its settings or its space.
+    """
+    settings, facts = store.get("settings"), store.get("space")
+    if settings is None or facts is None:
+        raise InputError(f"{store.path} holds no space yet: run the search first.")
+    typed = Settings.from_dict(settings)
+    return build_space(read_geometry(facts["config"]), typed.weight_rules(), typed.target_rules())
+
+
+def resolve(store: Store, budget: Budget) -> Resolved:
+    """Solve for a budget.
+
+    Raises:
+        InputError: the run has not fitted its loss model yet.
+        InfeasibleError: the budget is below the floor of the space.
+    """
+    space = stored_space(store)
+    limit = budget.check(space)
+    fit = store.get_fit("link")
+    if fit is None:
+        raise InputError(f"{store.path} holds no loss model yet: let the search get past its fit stage.")
+    model = LinkAdditive.from_dict(fit["model"])
+    costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
+    solution = solve(costs, list(model.weights), min(limit, space.ceiling) - space.fixed_bytes)
+    plan, weight_bytes = space.plan(solution.levels), space.bytes_of(solution.levels)
+    measured = any(m.plan == plan.digest for m in store.measurements())
+    loss = float(model.predict(np.array([solution.levels]))[0])
+    return Resolved(plan, weight_bytes, space.effective_bits(weight_bytes), loss, solution, measured)

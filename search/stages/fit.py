@@ -1,0 +1,139 @@
+"""Fit: make a loss model of the scores, and say out of sample how far to trust it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tightfit.proxies.additive import LinkAdditive
+from tightfit.proxies.certificate import band_certificate, paired_ses, unexplained_variance
+from tightfit.proxies.fitting import Fit, fit_link_additive
+from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
+from tightfit.search.archive import SENSING
+from tightfit.search.stages.prepare import Bench
+from tightfit.search.stages.sense import Sensed, kind, rows_of
+from tightfit.workers.measurement import Measurement
+
+Levels = NDArray[np.int64]
+
+_PURPOSE_FIT, _PURPOSE_VARIANCE, _PURPOSE_BAND = 11, 12, 13
+BAND = 0.01
+"""Half width of the certificate's band around the budget, as a share of its bytes."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Plans drawn at random and what they measured.
+
+    Attributes:
+        levels: shape (P, D).
+    """
+
+    levels: Levels
+    measurements: list[Measurement]
+
+    @property
+    def losses(self) -> NDArray[np.float64]:
+        """Losses in nats per token, shape (P,)."""
+        return np.array([m.kl for m in self.measurements])
+
+    @property
+    def ses(self) -> NDArray[np.float64]:
+        """Standard errors of the losses over documents, shape (P,)."""
+        return np.array([m.kl_se for m in self.measurements])
+
+
+def fit(bench: Bench, sensed: Sensed) -> Fit:
+    """Measure random plans near the budget and fit the loss model to them."""
+    settings = bench.settings
+    drawn = _near_budget(bench, sensed, settings.sense.fit_plans, _PURPOSE_FIT)
+    measured = _measure(bench, drawn, "fit", "measuring plans for the loss model")
+    decisions = bench.space.decisions
+    groups = [[(kind(decision), option.bits) for option in decision.options] for decision in decisions]
+    fitted = fit_link_additive(
+        sensed.calibrated, groups, measured.levels, measured.losses, measured.ses, settings.seed
+    )
+    bench.store.add_scores("loss_model", rows_of(decisions, list(fitted.model.weights)))
+    bench.store.add_fit("link", {**fitted.to_dict(), "fit_tokens": settings.sense.fit_tokens})
+    return fitted
+
+
+def certify(bench: Bench, sensed: Sensed, model: LinkAdditive) -> None:
+    """Measure plans that no fit has seen, and write both certificates into the store."""
+    sense = bench.settings.sense
+    half = sense.certificate_plans // 2
+    costs, mean = _costs(bench), float(bench.limit - bench.space.fixed_bytes)
+    mean = min(mean, float(bench.space.ceiling - bench.space.fixed_bytes))
+    everywhere = sample(tilted(costs, mean), half, _generator(bench, _PURPOSE_VARIANCE))
+    near = _near_budget(bench, sensed, sense.certificate_plans - half, _PURPOSE_BAND)
+    seen = _measure(bench, everywhere, "certificate", "measuring plans for the first certificate")
+    band = _measure(bench, near, "certificate", "measuring plans for the second certificate")
+    variance = unexplained_variance(
+        model.predict(seen.levels), seen.losses, seen.ses, _generator(bench, _PURPOSE_VARIANCE + 100),
+        distribution_text(mean),
+    )
+    documents = np.array([[d.kl for d in m.documents] for m in band.measurements])
+    tokens = np.array([d.tokens for d in band.measurements[0].documents])
+    close = band_certificate(
+        model.predict(band.levels), band.losses, paired_ses(documents, tokens),
+        _generator(bench, _PURPOSE_BAND + 100),
+    )
+    bench.store.add_fit("certificate_variance", {**variance.to_dict(), "points": _points(bench, model, seen)})
+    bench.store.add_fit("certificate_band", {
+        **close.to_dict(), "band": BAND, "points": _points(bench, model, band),
+    })
+
+
+def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Levels:
+    """Draw plans within the band around the budget, most of them about as good as one would choose.
+
+    Half the plans are drawn evenly and half tilted to low predicted loss, at a temperature that
+    makes the tilt visible but keeps every option in play.
+    """
+    costs, free = _costs(bench), float(bench.limit - bench.space.fixed_bytes)
+    floor = float(sum(row.min() for row in costs))
+    ceiling = float(sum(row.max() for row in costs))
+    mean = min(max(free, floor), ceiling)
+    low, high = mean * (1 - BAND), mean * (1 + BAND)
+    losses = sensed.calibrated
+    spread = np.concatenate([row - row.min() for row in losses])
+    temperature = float(np.mean(spread[spread > 0])) if (spread > 0).any() else 1.0
+    parts = [
+        sample_band(costs, tilted(costs, mean), low, high, count // 2, _generator(bench, purpose, 0)),
+        sample_band(
+            costs, tilted(costs, mean, losses, temperature), low, high, count - count // 2,
+            _generator(bench, purpose, 1),
+        ),
+    ]
+    return np.unique(np.concatenate(parts), axis=0)
+
+
+def _measure(bench: Bench, levels: Levels, source: str, what: str) -> Measured:
+    measurements = []
+    with bench.progress.stage("fit" if source == "fit" else "certify", what) as tick:
+        for done, row in enumerate(levels, 1):
+            plan = bench.space.plan(row.tolist())
+            measurements.append(
+                bench.archive.measure(plan, SENSING, source, bench.settings.sense.fit_tokens)
+            )
+            tick(done, len(levels))
+    return Measured(levels, measurements)
+
+
+def _points(bench: Bench, model: LinkAdditive, measured: Measured) -> list[dict[str, object]]:
+    predicted = model.predict(measured.levels)
+    return [
+        {"digest": m.plan, "predicted": float(p), "measured": m.kl, "se": m.kl_se}
+        for m, p in zip(measured.measurements, predicted, strict=True)
+    ]
+
+
+def _costs(bench: Bench) -> Sequence[NDArray[np.int64]]:
+    return [np.array(decision.costs, dtype=np.int64) for decision in bench.space.decisions]
+
+
+def _generator(bench: Bench, *purpose: int) -> np.random.Generator:
+    return np.random.default_rng([bench.settings.seed, *purpose])

@@ -1,0 +1,141 @@
+"""Prepare: load the model, split the text, take calibration statistics, quantize every option."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tightfit.compress import Replica, input_energy
+from tightfit.search.archive import Archive
+from tightfit.search.progress import Progress
+from tightfit.search.settings import Settings
+from tightfit.search.store import Store
+from tightfit.spaces import InputError, Space
+from tightfit.workers.evaluator import Evaluator
+from tightfit.workers.models import LoadedModel, load_model
+from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.text import Splits, load_text, split_documents
+
+SPLITS = ("calibration", "selection", "validation", "holdout")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What the stages work with.
+
+    Attributes:
+        limit: most weight bytes of a plan.
+        archive: measures plans.
+    """
+
+    settings: Settings
+    store: Store
+    space: Space
+    limit: int
+    archive: Archive
+    progress: Progress
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """The evaluator behind the archive."""
+        return self.archive.evaluator
+
+
+def prepare(
+    settings: Settings, store: Store, space: Space, limit: int, folder: Path, progress: Progress
+) -> Bench:
+    """Load everything that measuring needs.
+
+    Raises:
+        InputError: the model or the text cannot be used, or the store holds a run of another model.
+    """
+    torch.set_num_threads(settings.threads or physical_cores())
+    with progress.stage("prepare", "loading model and text"):
+        loaded = load_model(settings.model, device=pick_device(settings.device))
+        _same_model(store, loaded, settings)
+        splits = _split(settings, loaded, store)
+    replica = Replica(loaded.model, loaded.geometry)
+    calibration = [torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows]
+    with progress.stage("prepare", "calibration statistics"):
+        importance = input_energy(loaded.model, loaded.geometry, calibration)
+    identity = {"model": loaded.digest, "calibration": splits["calibration"].digest}
+    cache = OptionCache(folder / "options" / f"{loaded.digest[:16]}-{identity['calibration'][:16]}",
+                        settings.limits.option_cache)
+    evaluator = Evaluator(replica, importance, cache, folder / "reference", identity)
+    windows = {name: splits[name].windows for name in SPLITS}
+    bench = Bench(settings, store, space, limit, Archive(store, space, evaluator, windows), progress)
+    _quantize(bench)
+    return bench
+
+
+def _same_model(store: Store, loaded: LoadedModel, settings: Settings) -> None:
+    """Record the model, or refuse a run folder whose measurements are of another one."""
+    known = store.get("model")
+    if known and known.get("digest") not in (None, loaded.digest):
+        raise InputError(
+            f"{store.path.parent} holds a run whose model weights (digest {known['digest'][:12]}) differ from "
+            f"those of {settings.model} (digest {loaded.digest[:12]}): choose another name for this run."
+        )
+    store.put("model", {
+        "name": settings.model,
+        "folder": str(loaded.folder),
+        "digest": loaded.digest,
+        "family": loaded.geometry.family,
+        "parameters": loaded.geometry.parameters,
+        "layers": loaded.geometry.layers,
+    })
+
+
+def _split(settings: Settings, loaded: LoadedModel, store: Store) -> Splits:
+    text = settings.text
+    needs = {name: getattr(text, name) for name in SPLITS}
+    loaded_text = load_text(text.source, text.dataset)
+    splits = split_documents(
+        loaded_text, loaded.tokenizer, needs, text.sequence, settings.seed, text.allow_shortfall
+    )
+    store.put("text", {
+        "source": text.source or text.dataset.id,
+        "removed_share": loaded_text.removed_share,
+        "splits": {
+            name: {"asked": splits[name].asked, "used": splits[name].used, "documents": splits[name].documents}
+            for name in SPLITS
+        },
+    })
+    return splits
+
+
+def _quantize(bench: Bench) -> None:
+    """Fill the option cache, so that later stages only read."""
+    pairs = [(site, option) for d in bench.space.decisions for site in d.sites for option in d.options]
+    owned = [(site, o) for site, o in pairs if bench.space.geometry.linear(site).tied_to is None]
+    with bench.progress.stage("prepare", "quantizing every option") as tick:
+        for done, (site, option) in enumerate(owned, 1):
+            bench.evaluator.packed(site, option)
+            tick(done, len(owned))
+
+
+def physical_cores() -> int:
+    """Number of cores this process may use, hardware threads of one core counted once."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
+    if siblings.is_file() and len(siblings.read_text().replace("-", ",").split(",")) > 1:
+        return max(1, available // 2)
+    return available
+
+
+def pick_device(name: str) -> str:
+    """Return the device to use; ``auto`` takes an accelerator where there is one.
+
+    Raises:
+        InputError: the device asked for is not there.
+    """
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        return next(device for device in ("cuda", "mps", "cpu") if present[device])
+    if not present[name]:
+        have = ", ".join(device for device, there in present.items() if there)
+        raise InputError(f"device: {name} is not available here (available: {have}).")
+    return name

@@ -1,0 +1,112 @@
+"""Sense: score every option of every site, cheaply, and calibrate the scores by measurements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tightfit.proxies.calibration import calibrate_prescreen, split_half_tau
+from tightfit.proxies.marginals import Marginal, choose_marginals, measure_marginals
+from tightfit.proxies.prescreen import prescreen
+from tightfit.search.archive import SENSING
+from tightfit.search.records import Score
+from tightfit.search.stages.prepare import Bench
+from tightfit.spaces import Decision, Plan
+
+Table = list[NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Sensed:
+    """Scores of every option, in nats per token.
+
+    Attributes:
+        prescreen: from the backward pass, before any measurement.
+        calibrated: brought to the scale of the measured marginals.
+        marginals: the measurements.
+    """
+
+    prescreen: Table
+    calibrated: Table
+    marginals: list[Marginal]
+
+
+def sense(bench: Bench) -> Sensed:
+    """Run the pre-screen, measure marginals, calibrate."""
+    decisions, settings = bench.space.decisions, bench.settings.sense
+    per_window = _prescreen(bench)
+    scores = [rows.mean(0) for rows in per_window]
+    pairs = choose_marginals(decisions, scores, settings.marginals)
+    with bench.progress.stage("sense", "measuring single sites") as tick:
+        marginals = measure_marginals(decisions, pairs, lambda plan: _measure(bench, plan), tick)
+    calibrated = calibrate_prescreen(
+        scores,
+        [np.array([option.bits for option in decision.options]) for decision in decisions],
+        [kind(decision) for decision in decisions],
+        [(m.decision, m.option, m.loss, m.se) for m in marginals],
+    )
+    bench.store.add_scores("prescreen", rows_of(decisions, scores))
+    bench.store.add_scores("calibrated", rows_of(decisions, calibrated))
+    bench.store.add_scores("marginal", [
+        Score(decisions[m.decision].name, decisions[m.decision].options[m.option].name, m.loss,
+              m.se if np.isfinite(m.se) else None)
+        for m in marginals
+    ])
+    bench.store.add_fit("sensing", {
+        "split_half_tau": _split_half(per_window),
+        "prescreen_tokens": sum(len(w.tokens) for w in _prescreen_windows(bench)),
+        "marginals": len(marginals),
+        "marginal_tokens": settings.marginal_tokens,
+    })
+    return Sensed(scores, calibrated, marginals)
+
+
+def kind(decision: Decision) -> str:
+    """Kind of matrix that a decision governs: the last part of its name."""
+    return decision.name.rpartition(".")[2]
+
+
+def rows_of(decisions: tuple[Decision, ...], table: Table) -> list[Score]:
+    """Return a table as rows of the store."""
+    return [
+        Score(decision.name, option.name, float(value))
+        for decision, values in zip(decisions, table, strict=True)
+        for option, value in zip(decision.options, values, strict=True)
+    ]
+
+
+def _prescreen_windows(bench: Bench) -> list[torch.Tensor]:
+    windows = bench.archive.windows(SENSING, bench.settings.sense.prescreen_tokens)
+    return [torch.from_numpy(window.tokens) for window in windows]
+
+
+def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
+    evaluator = bench.evaluator
+    evaluator.clear()
+    with bench.progress.stage("sense", "pre-screening every option") as tick:
+        rows = prescreen(
+            evaluator.replica,
+            bench.space.decisions,
+            evaluator.matrix,
+            _prescreen_windows(bench),
+            bench.settings.seed,
+            tick,
+        )
+    return [row.numpy() for row in rows]
+
+
+def _measure(bench: Bench, plan: Plan) -> tuple[float, float]:
+    measured = bench.archive.measure(plan, SENSING, "marginal", bench.settings.sense.marginal_tokens)
+    return measured.kl, measured.kl_se
+
+
+def _split_half(per_window: list[NDArray[np.float64]]) -> dict[str, float]:
+    """Kendall τ between the scores of even and of odd windows, per bit width is left to the benches."""
+    if len(per_window[0]) < 2:
+        return {}
+    first = np.concatenate([rows[::2].mean(0) for rows in per_window])
+    second = np.concatenate([rows[1::2].mean(0) for rows in per_window])
+    return {"all": split_half_tau(first, second)}

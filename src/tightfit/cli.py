@@ -1,0 +1,189 @@
+"""The command line. Every command imports what it needs itself, so that ``--help`` is instant."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tightfit import __version__
+from tightfit.spaces.errors import TightfitError
+
+if TYPE_CHECKING:
+    from tightfit.search.store import Store
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
+
+
+class _Failure(click.ClickException):
+    """An error as one line, with the exit code that its kind has."""
+
+    def __init__(self, error: TightfitError) -> None:
+        super().__init__(str(error))
+        self.exit_code = error.exit_code
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"tightfit: {self.message}", err=True)
+
+
+def _reports_errors(command: Command) -> Command:
+    """Turn errors raised on purpose into one line and an exit code."""
+
+    @wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except TightfitError as error:
+            raise _Failure(error) from error
+
+    return wrapped  # type: ignore[return-value]
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="tightfit")
+def main() -> None:
+    """Find the best compression plan that fits a language model into a memory budget.
+
+    Exit codes: 0 done, 1 failure, 2 bad input, 3 nothing fits the budget.
+    """
+
+
+@main.command("run")
+@click.argument("settings", type=click.Path(path_type=Path))
+@click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one setting.")
+@click.option("--dry-run", is_flag=True, help="Stop after the feasible range and the cost estimate.")
+@_reports_errors
+def run_command(settings: Path, overrides: tuple[str, ...], dry_run: bool) -> None:
+    """Search for the best plan, as SETTINGS (a search.yaml) says.
+
+    Run again with the same settings, it goes on where it stopped: nothing is measured twice.
+    """
+    from tightfit.search.run import run
+    from tightfit.search.settings import load_settings
+
+    run(load_settings(settings, overrides), dry=dry_run, say=click.echo)
+
+
+@main.command("inspect")
+@click.argument("model")
+@click.option("--budget", metavar="SIZE", help="Weight bytes to check, such as 76MiB.")
+@click.option("--context", type=click.IntRange(min=1), help="Tokens in the KV cache.")
+@click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in it.")
+@click.option("--target", default="any", show_default=True, help="Tool that the plan is for.")
+@click.option("--groups", default="64", show_default=True, help="Group sizes, comma separated.")
+@_JSON
+@_reports_errors
+def inspect_command(
+    model: str, budget: str | None, context: int | None, batch: int, target: str, groups: str, as_json: bool
+) -> None:
+    """Show what MODEL (alias, folder or hub id) takes in memory, from its config.json alone."""
+    from tightfit.search.inspection import inspect_model
+
+    inspected = inspect_model(model, budget, context, batch, target, groups)
+    click.echo(json.dumps(inspected.to_dict(), indent=2) if as_json else inspected.render())
+
+
+@main.command("report")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="Where to write the HTML report.")
+@_JSON
+@_reports_errors
+def report_command(run: Path, out: Path | None, as_json: bool) -> None:
+    """Show the result of RUN (a run's folder) and write its HTML report."""
+    from tightfit.search.report import write_report
+    from tightfit.search.run import REPORT_FILE, render
+    from tightfit.search.summary import summarize
+
+    with _open(run) as store:
+        summary = summarize(store)
+        if as_json:
+            click.echo(json.dumps(store.get("result"), indent=2))
+            return
+        path = write_report(store, out or store.path.parent / REPORT_FILE)
+        click.echo(render(summary))
+        click.echo(f"\nreport: {path}")
+
+
+@main.command("front")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--csv", "as_csv", is_flag=True, help="Write CSV instead of text.")
+@_JSON
+@_reports_errors
+def front_command(run: Path, as_csv: bool, as_json: bool) -> None:
+    """List the measured plans of RUN, smallest first."""
+    from tightfit.search.summary import summarize
+    from tightfit.search.tables import front_csv, front_rows, front_table
+
+    with _open(run) as store:
+        summary = summarize(store)
+    if as_json:
+        click.echo(json.dumps(front_rows(summary), indent=2))
+    else:
+        click.echo(front_csv(summary) if as_csv else front_table(summary))
+
+
+@main.command("plan")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--budget", required=True, metavar="SIZE", help="Weight bytes, such as 80MiB.")
+@click.option("--out", type=click.Path(path_type=Path), help="Write the plan as JSON to this file.")
+@_JSON
+@_reports_errors
+def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> None:
+    """Solve RUN again for another budget, from its stored scores: nothing is measured."""
+    from tightfit.search.resolve import resolve
+    from tightfit.spaces import Budget, parse_size
+
+    with _open(run) as store:
+        resolved = resolve(store, Budget(weights=parse_size(budget)))
+        if out is not None:
+            _export(store, "json", resolved.plan.digest, out, resolved.plan)
+    click.echo(json.dumps(resolved.to_dict(), indent=2) if as_json else resolved.render())
+
+
+@main.command("export")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--to", "exporter", default="json", show_default=True, help="Which exporter.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write; plan.json in the run's folder.")
+@click.option("--plan", "digest", help="Start of a plan's digest; the run's own choice unless given.")
+@_reports_errors
+def export_command(run: Path, exporter: str, out: Path | None, digest: str | None) -> None:
+    """Write a plan of RUN in the form another tool reads."""
+    with _open(run) as store:
+        click.echo(f"wrote {_export(store, exporter, digest, out)}")
+
+
+def _export(store: Store, exporter: str, digest: str | None, out: Path | None, plan: Any = None) -> Path:
+    from tightfit.exporters import Shipment, get_exporter
+    from tightfit.search.resolve import stored_plan, stored_space
+
+    chosen = get_exporter(exporter)
+    plan = plan or stored_plan(store, digest)
+    model = {key: store.get("model")[key] for key in ("name", "digest", "family")}
+    path = out or store.path.parent / f"plan{chosen.suffix}"
+    return chosen.export(Shipment(stored_space(store), plan, model), path)
+
+
+@main.command("doctor")
+@_JSON
+@_reports_errors
+def doctor_command(as_json: bool) -> None:
+    """Check this machine: library versions, devices, disk, and known problems."""
+    from tightfit.search.doctor import examine, render_findings
+
+    findings = examine()
+    click.echo(json.dumps([f.to_dict() for f in findings], indent=2) if as_json else render_findings(findings))
+    if any(finding.level == "error" for finding in findings):
+        sys.exit(1)
+
+
+def _open(run: Path) -> Store:
+    from tightfit.search.store import Store
+
+    return Store.open(run, mode="ro")

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tightfit.search.maps import memory_parts, plan_map, sensitivity_map, total_part
+from tightfit.search.records import Score, Site
+from tightfit.spaces import Space, WeightRules, build_space, get_target, read_geometry
+
+
+@pytest.fixture
+def space() -> Callable[..., Space]:
+    def build(family: str = "llama", target: str = "any", tied: bool = True, **rules: object) -> Space:
+        llama = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": tied}
+        gpt2 = {"vocab_size": 320, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 32}
+        config = {**llama, **heads} if family == "llama" else gpt2
+        geometry = read_geometry({"model_type": family, "dtype": "float32", **config})
+        return build_space(geometry, WeightRules(**rules), get_target(target))
+
+    return build
+
+
+def sites(space: Space) -> list[Site]:
+    owner = {site: decision.name for decision in space.decisions for site in decision.sites}
+    return [
+        Site(x.site, x.layer, x.module, x.rows, x.cols, x.tied_to, owner[x.site])
+        for x in space.geometry.linears
+    ]
+
+
+def every_score(space: Space) -> list[Score]:
+    return [
+        Score(d.name, o.name, i + 0.1 * o.bits, 0.01)
+        for i, d in enumerate(space.decisions)
+        for o in d.options
+    ]
+
+
+@pytest.mark.parametrize("target", ["any", "vllm"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_every_matrix_of_a_plan_has_its_cell(space: Callable[..., Space], family: str, target: str) -> None:
+    built = space(family, target, bits=(4, 8), zeros=("integer",))
+    plan = built.plan([i % 2 for i in range(len(built.decisions))])
+    found = plan_map(sites(built), built.decisions, plan)
+    cells = {cell.site: cell for row in found.cells for cell in row} | {
+        cell.site: cell for cell in found.apart
+    }
+    options = built.site_options(plan)
+    assert {site.removesuffix(" = head"): cell.option for site, cell in cells.items()} == {
+        site: option.name for site, option in options.items()
+    }
+    assert found.layers == (0, 1, 2)
+    assert len(found.modules) == (7 if family == "llama" else 4)
+
+
+def test_a_tied_pair_is_one_cell_and_an_untied_one_two(space: Callable[..., Space]) -> None:
+    for tied, names in ((True, ["embed = head"]), (False, ["embed", "head"])):
+        built = space(tied=tied)
+        found = plan_map(sites(built), built.decisions, built.plan([0] * len(built.decisions)))
+        assert [cell.site for cell in found.apart] == names
+
+
+def test_sensitivity_prefers_the_most_trustworthy_scores(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4))
+    every = every_score(built)
+    assert sensitivity_map(sites(built), built.decisions, lambda kind: []) is None
+    for held, words in (({"prescreen"}, "estimated"), ({"prescreen", "calibrated"}, "calibrated")):
+        found = sensitivity_map(
+            sites(built), built.decisions, lambda kind, held=held: every if kind in held else []
+        )
+        assert words in found.what
+
+
+def test_sensitivity_is_shown_at_the_option_that_the_plan_uses_most(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4, 5), pin={"layers.0.attn.q_proj": "8b-g64-float"})
+    levels = [0 if len(d.options) == 1 else 1 for d in built.decisions]
+    scores = every_score(built)
+    found = sensitivity_map(sites(built), built.decisions, lambda kind: scores, built.plan(levels))
+    assert "stored at 4b-g64-float" in found.what
+    assert {cell.option for row in found.cells for cell in row[1:]} == {"4b-g64-float"}
+    pinned = found.cells[0][0]
+    assert (pinned.option, pinned.loss, pinned.se) == ("8b-g64-float", pytest.approx(1.8), 0.01)
+
+
+def test_decisions_without_a_score_leave_a_hole(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4))
+    scores = [score for score in every_score(built) if not score.decision.startswith("layers.1.")]
+    found = sensitivity_map(sites(built), built.decisions, lambda kind: scores)
+    assert set(found.cells[1]) == {None}
+    assert None not in found.cells[0]
+
+
+@pytest.mark.parametrize("target", ["any", "vllm"])
+def test_memory_parts_add_up_to_the_exact_bytes(space: Callable[..., Space], target: str) -> None:
+    built = space(target=target, tied=False, bits=(3, 4, 8), zeros=("integer",))
+    plan = built.plan([len(d.options) - 1 - i % 2 for i, d in enumerate(built.decisions)])
+    total = total_part(memory_parts(built.decisions, built.fixed_bytes, plan))
+    assert (total.floor, total.ceiling) == (built.floor, built.ceiling)
+    assert total.planned == built.weight_bytes(plan)
+    assert total.bits == pytest.approx(built.effective_bits(total.planned))
+    assert total.weights == built.weights
+    assert total_part(memory_parts(built.decisions, built.fixed_bytes)).planned is None

@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tightfit.search.facts import SpaceFacts
+from tightfit.search.maps import MemoryPart, memory_parts
+from tightfit.search.store import Store
+from tightfit.search.summary import Summary, summarize
+from tightfit.search.tables import (
+    MOST_DOMINATED,
+    WIDTH,
+    feasible_range,
+    front_table,
+    memory_table,
+    render_table,
+    shown_rows,
+)
+
+SPACE = SpaceFacts(
+    decisions=10, plans_log10=6.02, floor=60 * 2**20, ceiling=100 * 2**20, fixed=0, weights=100 * 2**20
+)
+
+
+@pytest.fixture
+def summary(fake_run: Callable[..., Store]) -> Summary:
+    return summarize(fake_run())
+
+
+def test_the_front_table_has_one_aligned_line_per_plan(summary: Summary) -> None:
+    above, header, rule, *lines, below = front_table(summary).splitlines()
+    assert above.startswith("holdout: 3,708 tokens of 12 documents")
+    assert header.split()[:6] == ["plan", "what", "MiB", "bits", "pred.", "KL"]
+    assert len(lines) == len(summary.front.rows)
+    assert set(rule) == {"─", " "}
+    end = header.index("MiB") + 3
+    for line, row in zip(lines, summary.front.rows, strict=True):
+        assert line[:end].endswith(f"{row.bytes / 2**20:.2f}")
+        assert f"{row.measured.kl:.4f} ± {row.kl_se:.4f}" in line
+        assert line.startswith("▶" if row.chosen else "·" if row.dominated else " ")
+    assert "nats/token" in below
+
+
+def test_the_front_table_marks_the_chosen_plan_and_the_best_baseline(summary: Summary) -> None:
+    lines = front_table(summary).splitlines()
+    (chosen,) = [line for line in lines if summary.result.chosen[:12] in line]
+    (baseline,) = [line for line in lines if summary.result.best_baseline[:12] in line]
+    assert chosen.endswith("chosen")
+    assert baseline.endswith("best baseline")
+
+
+def test_long_names_and_broken_plans_do_not_widen_the_table(summary: Summary) -> None:
+    row = summary.front.rows[0]
+    broken = replace(
+        row.measured, documents=tuple(replace(d, kl=1e5, nll=5e3) for d in row.measured.documents)
+    )
+    rows = (
+        replace(
+            row,
+            label="mix of 3b-g64-float and 4b-g64-float from the front",
+            bytes=40 * 2**30,
+            measured=broken,
+        ),
+    )
+    front = replace(summary.front, rows=(*rows, *summary.front.rows[1:]))
+    lines = front_table(summary, front).splitlines()
+    assert max(len(line) for line in lines) <= WIDTH
+    assert "…" in front_table(summary, front)
+
+
+def test_a_single_document_leaves_the_error_open(summary: Summary) -> None:
+    row = summary.front.rows[0]
+    single = replace(row, measured=replace(row.measured, documents=row.measured.documents[:1]))
+    assert "± ?" in front_table(summary, replace(summary.front, rows=(single,)))
+
+
+def test_no_measured_plan_is_said_so(fake_run: Callable[..., Store]) -> None:
+    assert front_table(summarize(fake_run("solve"))) == "No plan was measured yet."
+
+
+def test_only_the_worst_dominated_plans_are_left_out(summary: Summary) -> None:
+    dull = [
+        replace(summary.front.rows[0], digest=f"{i:064x}", kind="searched", chosen=False, dominated=True)
+        for i in range(MOST_DOMINATED + 5)
+    ]
+    front = replace(summary.front, rows=(*summary.front.rows, *dull))
+    rows, hidden = shown_rows(front)
+    assert hidden == 5
+    assert set(summary.front.rows) <= set(rows)
+    assert "5 more such plans are not shown" in front_table(summary, front)
+
+
+def test_the_memory_table_adds_up(fake_run: Callable[..., Store]) -> None:
+    store = fake_run()
+    summary = summarize(store)
+    lines = memory_table(summary.memory).splitlines()
+    assert lines[0].split() == [
+        "part",
+        "weights",
+        "floor",
+        "MiB",
+        "plan",
+        "MiB",
+        "plan",
+        "bits",
+        "ceiling",
+        "MiB",
+    ]
+    name, weights, floor, plan, bits, ceiling = lines[-1].split()
+    assert (name, weights) == ("total", f"{summary.space.weights:,}")
+    assert (floor, ceiling) == (f"{summary.space.floor / 2**20:.2f}", f"{summary.space.ceiling / 2**20:.2f}")
+    assert plan == f"{summary.final.bytes / 2**20:.2f}"
+    assert bits == f"{summary.final.effective_bits:.3f}"
+    without = memory_table(memory_parts(store.decisions(), summary.space.fixed))
+    assert "plan" not in without
+
+
+def test_a_part_without_weights_has_no_bits() -> None:
+    lines = memory_table([MemoryPart("a", 8, 1, 2, 1, 1.0), MemoryPart("b", 0, 5, 5, 5)]).splitlines()
+    assert lines[3].split() == ["b", "0.00", "0.00", "0.00"]
+
+
+def test_the_feasible_range_places_the_budget() -> None:
+    assert feasible_range(SPACE) == (
+        "feasible: 60.00 MiB to 100.00 MiB of weights (4.800 to 8.000 effective bits), "
+        "10 decisions, 10^6.0 plans"
+    )
+    for limit, words in (
+        (70, "70.00 MiB of weights, 25% of the way (5.600 effective bits)"),
+        (50, "below the floor by 10.00 MiB"),
+        (100, "the largest plan fits"),
+        (60, "0% of the way"),
+    ):
+        assert words in feasible_range(SPACE, limit * 2**20)
+
+
+@given(
+    st.lists(st.tuples(st.text("abcé▶", min_size=1, max_size=9), st.text("0123.", max_size=9)), max_size=5)
+)
+def test_tables_are_aligned(rows: list[tuple[str, str]]) -> None:
+    lines = render_table(["name", "value"], rows, right={1}).splitlines()
+    left = max(len(name) for name in ["name", *(name for name, _ in rows)])
+    assert len(lines) == len(rows) + 2
+    for line, (name, value) in zip(lines[2:], rows, strict=True):
+        assert line[:left].rstrip() == name
+        assert line[left + 2 :].strip() == value
+        assert not value or len(line) == len(lines[1])
