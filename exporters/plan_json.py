@@ -38,7 +38,9 @@ def describe(shipment: Shipment) -> dict[str, Any]:
                 "bits": option.bits,
                 "group": option.group,
                 "zero": option.zero,
-                "bytes": option.tensor_bytes(space.geometry.linear(site).rows, space.geometry.linear(site).cols),
+                "bytes": option.tensor_bytes(
+                    space.geometry.linear(site).rows, space.geometry.linear(site).cols
+                ),
             }
             for site, option in space.site_options(plan).items()
         },

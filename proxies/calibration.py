@@ -23,6 +23,9 @@ _WIDTH_SD = 0.5
 _TYPE_SD = 0.3
 _SCATTER = 0.4  # prior scatter of log loss around the line, worth _SCATTER_COUNT measurements
 _SCATTER_COUNT = 4
+_LEAST_NOISE = 0.05  # relative; a standard error from two or three documents can be small by luck
+_UNKNOWN_NOISE = 0.3  # relative, where one document gives no standard error
+_ROUNDING = 1e-9  # nats
 _HUBER = 1.345  # 95 % efficient at the Gaussian (Huber, Robust Statistics, 1981)
 _MAD_TO_SD = 1.4826
 _PASSES = 20
@@ -38,8 +41,8 @@ def calibrate_prescreen(
 
     Model: log loss = intercept of the width + slope · log score + offset of the type + scatter, with
     one slope for all, offsets shrunk towards 0, and outliers held back by Huber weights. An option
-    that was measured itself gets the posterior mean of measurement and regression, weighted by their
-    precisions. A score of 0 stays 0: an option that changes nothing costs nothing.
+    that was measured itself gets the posterior mean of its loss: log-normal around the regression a
+    priori, its measurement Gaussian. A score of 0 stays 0: an option that changes nothing costs nothing.
 
     Args:
         prescreen: per decision the scores of its options, in nats, not negative.
@@ -47,7 +50,7 @@ def calibrate_prescreen(
         types: per decision the type of its sites, such as ``down_proj``.
         measured: (decision, option, loss, standard error) of options measured alone, in nats.
             Without any, the scores come back as they are. Losses that are not positive cannot enter
-            the regression, but are used at their own place.
+            the regression, but are used at their own place. An infinite standard error is unknown.
 
     Returns:
         Losses in nats per token, of the shapes of ``prescreen``.
@@ -58,13 +61,13 @@ def calibrate_prescreen(
         return [np.array(row, dtype=np.float64) for row in prescreen]
     at = np.array([row[0] for row in rows])
     losses, ses = np.array([row[1:] for row in rows], dtype=np.float64).T
+    ses = np.where(np.isfinite(ses), ses, _UNKNOWN_NOISE * np.abs(losses))
+    ses = np.maximum(ses, np.maximum(_LEAST_NOISE * np.abs(losses), _ROUNDING))
     usable = losses > 0
     fitted, scatter = _regress(table, at[usable], losses[usable], ses[usable])
     # The mean of a log-normal, not its median: these losses are going to be added up.
     estimate = np.exp(fitted + scatter**2 / 2)
-    precision = 1.0 / np.maximum(ses, 1e-12) ** 2
-    prior_precision = 1.0 / (estimate[at] ** 2 * np.expm1(scatter**2))
-    estimate[at] = (precision * losses + prior_precision * estimate[at]) / (precision + prior_precision)
+    estimate[at] = _posterior_mean(fitted[at], scatter, losses, ses)
     flat = np.zeros(table.size)
     flat[table.positive] = estimate[table.positive]
     return np.split(flat, table.starts[1:])
@@ -135,6 +138,18 @@ def _regress(table: _Table, at: NDArray[np.integer], losses: Floats, ses: Floats
         standardized = np.abs(residual) / np.sqrt(noise + scatter**2)
         weight = np.minimum(1.0, _HUBER / np.maximum(standardized, _HUBER))
     return table.features[:, 1] + table.features @ coefficients, scatter
+
+
+def _posterior_mean(location: Floats, scatter: float, losses: Floats, ses: Floats) -> Floats:
+    """Mean loss given a log-normal prior and a Gaussian measurement, by quadrature: ``(M,)``."""
+    seen = np.log(np.maximum(losses, np.exp(location - 8 * scatter)))
+    low = np.minimum(location - 8 * scatter, seen - 1)
+    high = np.maximum(location + 8 * scatter, seen + 1)
+    grid = np.linspace(low, high, 4001)
+    loss = np.exp(grid)
+    log_density = -0.5 * ((grid - location) / scatter) ** 2 - 0.5 * ((loss - losses) / ses) ** 2
+    density = np.exp(log_density - log_density.max(axis=0))
+    return np.asarray((density * loss).sum(axis=0) / density.sum(axis=0))
 
 
 def _robust_scatter(residual: Floats, noise: Floats) -> float:

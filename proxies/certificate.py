@@ -74,7 +74,6 @@ class BandCertificate:
         bias: mean prediction minus mean measurement, in nats.
         noise: share of the measured variance that is measurement noise: no R² can exceed 1 − noise
             by more than chance.
-        band: in words, which plans these are.
         plans: how many.
     """
 
@@ -87,7 +86,6 @@ class BandCertificate:
     pairs: int
     bias: float
     noise: float
-    band: str
     plans: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class BandCertificate:
             share = _percent(self.misordered, self.misordered_interval)
             order = f"misordered {share} of {self.pairs} pairs that differ by more than two standard errors"
         return (
-            f"{self.band}, out of sample on {self.plans} plans: R² {_number(self.r2, self.r2_interval)}, "
+            f"among plans of about the same bytes, out of sample on {self.plans} plans: R² {_number(self.r2, self.r2_interval)}, "
             f"Kendall τ {_number(self.tau, self.tau_interval)}, {order}"
         )
 
@@ -171,7 +169,7 @@ def unexplained_variance(
 
 
 def band_certificate(
-    predicted: Floats, measured: Floats, ses: Floats, rng: np.random.Generator, band: str
+    predicted: Floats, measured: Floats, ses: Floats, rng: np.random.Generator
 ) -> BandCertificate:
     """Certify predictions among plans of about the same bytes.
 
@@ -180,7 +178,6 @@ def band_certificate(
         measured: measured losses of the same plans, shape ``(P,)``.
         ses: as in :func:`unexplained_variance`; paired ones find more pairs that clearly differ.
         rng: generator of the bootstrap.
-        band: in words, which plans these are, such as ``within ±1 % of the budget's bytes``.
 
     Raises:
         ValueError: fewer than :data:`FEWEST` plans, shapes that differ, or values that are not finite.
@@ -217,7 +214,6 @@ def band_certificate(
         pairs=pairs,
         bias=float(np.mean(predicted - measured)),
         noise=_noise_share(_noise(paired), measured),
-        band=band,
         plans=n,
     )
 

@@ -27,7 +27,7 @@ FEWEST_PLANS = 6
 """With fewer plans than this only the common factor is fitted."""
 
 FOLDS = 10
-_ROUNDS = 3  # of fitting the link to the scores and the scores through the link; the third moves nothing
+_ROUNDS = 2  # of fitting the link to the scores and the scores through the link; a third moves nothing
 _COMMON_SD = 0.5
 _RELATIVE_SDS = (0.0, 0.1, 0.2, 0.4)
 _MISFIT = 0.03  # no plan's loss is additive to better than about 3 %, however well it was measured
@@ -143,11 +143,12 @@ def fit_link_additive(
         levels: measured plans, shape ``(P, D)``. Without plans the prior comes back; with fewer than
             :data:`FEWEST_PLANS` only its common factor is fitted.
         losses: their losses in nats per token, shape ``(P,)``.
-        ses: standard errors of the losses, shape ``(P,)``.
+        ses: standard errors of the losses, shape ``(P,)``; one that is not finite is unknown, and the
+            loss is trusted as far as any additive model can be.
         seed: of the folds.
 
     Raises:
-        ValueError: a loss or standard error is not finite, or a shape does not fit.
+        ValueError: a loss is not finite, or a shape does not fit.
     """
     data, names = _assemble(scores, groups, levels, losses, ses)
     plans = len(data.losses)
@@ -175,8 +176,8 @@ def _assemble(
     ses: Floats,
 ) -> tuple[_Data, list[Group]]:
     losses, ses = np.asarray(losses, dtype=np.float64), np.asarray(ses, dtype=np.float64)
-    if not (np.isfinite(losses).all() and np.isfinite(ses).all()):
-        raise ValueError("losses and ses must be finite; a standard error needs at least two documents")
+    if not np.isfinite(losses).all():
+        raise ValueError("losses must be finite")
     if [len(row) for row in scores] != [len(row) for row in groups]:
         raise ValueError("scores and groups must have one entry per decision and option")
     labels = [group for row in groups for group in row]
@@ -186,7 +187,7 @@ def _assemble(
     if len(losses):
         starts = np.cumsum([0, *(len(row) for row in scores)])[:-1]
         np.put_along_axis(choices, np.asarray(levels) + starts, 1.0, axis=1)
-    variances = ses**2 + (_MISFIT * losses) ** 2 + _ROUNDING**2
+    variances = np.where(np.isfinite(ses), ses, 0.0) ** 2 + (_MISFIT * losses) ** 2 + _ROUNDING**2
     return _Data(np.concatenate(scores), membership, choices, losses, variances), names
 
 

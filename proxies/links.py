@@ -25,6 +25,7 @@ SCALE_SD = 0.1
 """How far the overall scale of additive scores is trusted, as the standard deviation of its logarithm."""
 
 _TANGENT = 0.05
+_SMALLEST = 1e-9  # nats; losses closer than this are equal
 _LARGEST_EXPONENT = 100.0  # e^100 nats is no loss any more, and its square is still finite
 
 
@@ -141,7 +142,7 @@ class Coverage(_Exponential):
     @classmethod
     def fit(cls, s: Floats, y: Floats, weight: Floats) -> Self:
         """Fit c by least squares, at least 6 % above every loss that was seen."""
-        largest = max(float(np.max(y)), np.finfo(float).tiny)
+        largest = max(float(np.max(y)), _SMALLEST)
         # The logarithm of (c − largest)/largest; 1000 times the largest loss is a straight line.
         best = _fit_curve(
             s, y, weight, lambda t: -1.0 / (largest * (1.0 + np.exp(t))), (math.log(0.06), math.log(1e3))
@@ -170,7 +171,7 @@ class Amplifying(_Exponential):
     @classmethod
     def fit(cls, s: Floats, y: Floats, weight: Floats) -> Self:
         """Fit κ by least squares, between 1/1000 and 100 per largest loss that was seen."""
-        largest = max(float(np.max(y)), np.finfo(float).tiny)
+        largest = max(float(np.max(y)), _SMALLEST)
         best = _fit_curve(
             s, y, weight, lambda t: float(np.exp(t)) / largest, (math.log(1e-3), math.log(100.0))
         )
@@ -201,12 +202,12 @@ class Isotonic(Link):
         """Fit the steps on plans with a positive score; without any, g is the identity."""
         from sklearn.isotonic import IsotonicRegression  # takes 2 s to import, and reading a fit needs it not
 
-        usable = np.asarray(s) > 0
-        s, y, weight = s[usable], y[usable], weight[usable]
+        s = np.round(s / _SMALLEST) * _SMALLEST
+        s, y, weight = s[s > 0], y[s > 0], weight[s > 0]
         if not len(s):
             return cls((0.0, 1.0), (0.0, 1.0), 1.0)
         steps = IsotonicRegression().fit(s, y, sample_weight=weight).predict(s)
-        levels, member = np.unique(steps, return_inverse=True)
+        levels, member = np.unique(np.round(steps / _SMALLEST) * _SMALLEST, return_inverse=True)
         centres = np.bincount(member, weight * s) / np.bincount(member, weight)
         knots = [
             (0.0, 0.0),

@@ -58,7 +58,7 @@ def choose_marginals(
         share = min(len(pairs), remaining // (len(by_width) - left))
         remaining -= share
         ranked = sorted(pairs)
-        ranks = np.linspace(0, len(ranks) - 1, share).round().astype(int) if share else []
+        ranks: list[int] = np.linspace(0, len(ranked) - 1, share).round().astype(int).tolist()
         chosen += [(ranked[rank][1], ranked[rank][2]) for rank in ranks]
     return sorted(chosen)
 

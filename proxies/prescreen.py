@@ -13,6 +13,7 @@ measured marginals supply (:mod:`tightfit.proxies.calibration`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -51,8 +52,8 @@ def prescreen(
         progress: called with (done, total) as decisions are finished.
 
     Returns:
-        Per window-set token the scores, averaged: D float64 tensors of shape (windows, options),
-        in nats per token, one row per window so that halves can be compared.
+        D float64 tensors of shape (windows, options), in nats per token. Their mean over windows is
+        the score; the rows are kept apart so that halves of the text can be compared.
     """
     totals = [torch.zeros(len(windows), len(d.options), dtype=torch.float64) for d in decisions]
     generator = torch.Generator().manual_seed(seed)
@@ -82,7 +83,8 @@ def _backward(replica: Replica, window: Tensor, generator: torch.Generator) -> _
             logits = replica.model(input_ids=ids, use_cache=False).logits[0].float()
             probabilities = logits.detach().softmax(-1).cpu()
             labels = torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
-            nn.functional.cross_entropy(logits, labels.to(replica.device), reduction="sum").backward()
+            loss = nn.functional.cross_entropy(logits, labels.to(replica.device), reduction="sum")
+            torch.autograd.backward(loss)
     finally:
         for handle in handles:
             handle.remove()
@@ -97,11 +99,15 @@ def _watch_gradients(replica: Replica, trace: _Trace) -> list[torch.utils.hooks.
         def hook(module: nn.Module, args: object, output: Tensor, site: str = linear.site) -> Tensor:
             # The embedding is where the graph starts, as no parameter requires a gradient.
             output = output.requires_grad_() if site == EMBED else output
-            output.register_hook(lambda g: trace.gradients.__setitem__(site, g.reshape(-1, g.shape[-1])))
+            output.register_hook(partial(_keep, trace, site))  # type: ignore[no-untyped-call]
             return output
 
         handles.append(replica.model.get_submodule(linear.path).register_forward_hook(hook))
     return handles
+
+
+def _keep(trace: _Trace, site: str, gradient: Tensor) -> None:
+    trace.gradients[site] = gradient.reshape(-1, gradient.shape[-1])
 
 
 def _effect(

@@ -49,7 +49,9 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at libraries, SQLite, memory, disk and devices."""
-    findings = [Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")]
+    findings = [
+        Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+    ]
     findings += [_library(name, floor) for name, floor in _FLOORS.items()]
     findings += [_sqlite(sqlite3.sqlite_version_info), _disk(), *_devices()]
     return findings
@@ -82,7 +84,7 @@ def _sqlite(version: tuple[int, ...]) -> Finding:
     return Finding(
         "warning",
         "sqlite",
-        f"{text}: before 3.51.3, two processes that write at once can lose data; Tightfit writes from one process",
+        f"{text}: before 3.51.3, two processes writing at once can lose data; Tightfit writes from one",
     )
 
 

@@ -79,7 +79,9 @@ def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
     for group in rules.groups:
         widths = _undivided(space.geometry, group)
         if widths:
-            named = ", ".join(f"{width} ({count} sites, such as {site})" for width, (count, site) in widths.items())
+            named = ", ".join(
+                f"{width} ({count} sites, such as {site})" for width, (count, site) in widths.items()
+            )
             notes.append(f"group {group} is not offered where it does not divide the input width: {named}.")
     return tuple(notes)
 
@@ -131,7 +133,8 @@ class ModelInspection:
             "floor_bytes": self.space.floor,
             "ceiling_bytes": self.space.ceiling,
             "uniform": [
-                {"option": name, "effective_bits": bits, "weight_bytes": size} for name, bits, size in self.uniform
+                {"option": name, "effective_bits": bits, "weight_bytes": size}
+                for name, bits, size in self.uniform
             ],
             "kv_cache": {"context": self.context, "batch": self.batch, "bytes": self.kv},
             "budget_bytes": self.budget,
@@ -145,7 +148,8 @@ class ModelInspection:
         whole = geometry.parameters * geometry.dtype_bytes
         tied = ", head tied to the embedding" if geometry.tied else ""
         lines = [
-            f"{self.model}: {geometry.family}, {geometry.layers} layers, {geometry.parameters:,} parameters{tied}",
+            f"{self.model}: {geometry.family}, {geometry.layers} layers, "
+            f"{geometry.parameters:,} parameters{tied}",
             f"uncompressed: {format_size(whole)} in {geometry.dtype}",
             f"KV cache: {format_size(self.kv)} at {self.context:,} tokens × {self.batch} (16 bits)",
             feasible_range(SpaceFacts.of(self.space), self.budget),

@@ -63,4 +63,3 @@ class Progress:
         else:
             self._stream.write(f"  {text}\n")
         self._stream.flush()
-

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
@@ -22,6 +23,9 @@ from tightfit.spaces import InputError
 _IDENTITY = ("model", "seed", "threads", "device", "target", "space", "text")
 
 REPORT_FILE = "report.html"
+
+if TYPE_CHECKING:
+    from tightfit.search.stages import Bench
 
 Say = Callable[[str], None]
 
@@ -73,7 +77,7 @@ def run(settings: Settings, *, dry: bool = False, say: Say = print, progress: Pr
     return folder
 
 
-def _search(bench: stages.Bench, store: Store, say: Say) -> None:
+def _search(bench: Bench, store: Store, say: Say) -> None:
     from tightfit.search import stages
 
     sensed = stages.sense(bench)
@@ -90,7 +94,7 @@ def _header(settings: Settings, inspection: Inspection) -> str:
     geometry = inspection.space.geometry
     lines = [
         f"{settings.model}: {geometry.family}, {geometry.layers} layers, {geometry.parameters:,} parameters",
-        f"feasible range: {feasible_range(SpaceFacts.of(inspection.space), inspection.limit)}",
+        feasible_range(SpaceFacts.of(inspection.space), inspection.limit),
         *(f"space.weights.{key} {pattern!r}: {n} sites" for (key, pattern), n in inspection.matches.items()),
         *inspection.notes,
     ]
@@ -118,17 +122,20 @@ def _brief(value: object) -> str:
 def _describe(store: Store, inspection: Inspection) -> None:
     store.add_space(inspection.space)
     facts = SpaceFacts.of(inspection.space)
-    store.put("space", {
-        "decisions": facts.decisions,
-        "plans_log10": facts.plans_log10,
-        "floor": facts.floor,
-        "ceiling": facts.ceiling,
-        "fixed": facts.fixed,
-        "weights": facts.weights,
-        "notes": list(inspection.notes),
-        "patterns": {f"{key} {pattern}": n for (key, pattern), n in inspection.matches.items()},
-        "config": dict(inspection.config),
-    })
+    store.put(
+        "space",
+        {
+            "decisions": facts.decisions,
+            "plans_log10": facts.plans_log10,
+            "floor": facts.floor,
+            "ceiling": facts.ceiling,
+            "fixed": facts.fixed,
+            "weights": facts.weights,
+            "notes": list(inspection.notes),
+            "patterns": {f"{key} {pattern}": n for (key, pattern), n in inspection.matches.items()},
+            "config": dict(inspection.config),
+        },
+    )
     store.put("budget", {"limit": inspection.limit, "text": inspection.budget_text})
 
 

@@ -245,10 +245,10 @@ class _Rows:
 def _fronts(measurements: Iterable[Measurement], rows: _Rows) -> tuple[Front, ...]:
     groups: dict[tuple[str, str], list[Measurement]] = {}
     for measured in measurements:
-        groups.setdefault((measured.split, measured.protocol), []).append(measured)
+        if measured.split in SPLITS:  # others serve proxies, where plans are partial or random
+            groups.setdefault((measured.split, measured.protocol), []).append(measured)
     fronts = [_front([rows.row(measured) for measured in group]) for group in groups.values()]
-    rank = {split: position for position, split in enumerate(SPLITS)}
-    return tuple(sorted(fronts, key=lambda x: (rank.get(x.split, len(rank)), -x.tokens, x.protocol)))
+    return tuple(sorted(fronts, key=lambda front: (SPLITS.index(front.split), -front.tokens, front.protocol)))
 
 
 def _front(rows: list[PlanRow]) -> Front:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
+from typing import Any
 
-from tightfit.search.facts import SpaceFacts
+from tightfit.search.facts import PredictedPoint, SpaceFacts
 from tightfit.search.maps import MemoryPart, total_part
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.spaces import format_size
@@ -43,6 +46,89 @@ def front_table(summary: Summary, front: Front | None = None) -> str:
     below = "bits: stored per governed weight; KL in nats/token; ·: another plan is no larger and no worse"
     more = [f"{hidden} more such plans are not shown"] if hidden else []
     return "\n".join([above, table, "; ".join([below, *more])])
+
+
+def predicted_table(summary: Summary, points: int = 12) -> str:
+    """Write the predicted front as a table: evenly spaced sizes, and the plan that the budget allows.
+
+    Args:
+        summary: the run.
+        points: how many rows, beside the budget's own.
+    """
+    front, solution = summary.predicted, summary.solution
+    if not front:
+        return "The loss model is not solved yet."
+    chosen = None
+    if summary.limit is not None:
+        chosen = max((p for p in front if p.bytes <= summary.limit), key=lambda p: p.bytes, default=None)
+    step = max(1, (len(front) - 1) / max(points - 1, 1))
+    picked = {round(i * step) for i in range(points) if round(i * step) < len(front)}
+    rows = [point for i, point in enumerate(front) if i in picked or point is chosen]
+    cells = [_predicted_cells(point, point is chosen) for point in rows]
+    lines = [
+        "predicted front (nothing measured yet; loss in nats/token)",
+        render_table(["plan", "MiB", "bits", "predicted loss", ""], cells, right={1, 2, 3}),
+    ]
+    if solution and solution.gap is not None and solution.loss_predicted is not None:
+        lines.append(
+            f"plan for the budget: predicted loss {solution.loss_predicted:.4f}, proven within "
+            f"{100 * solution.gap:.2g}% of the loss model's optimum"
+        )
+    return "\n".join(lines)
+
+
+def _predicted_cells(point: PredictedPoint, fits: bool) -> list[str]:
+    bits = f"{point.effective_bits:.3f}" if point.effective_bits is not None else ""
+    return [
+        point.digest[:12],
+        f"{point.bytes / MIB:.2f}",
+        bits,
+        f"{point.loss:.4f}",
+        "largest within the budget" if fits else "",
+    ]
+
+
+def front_rows(summary: Summary) -> list[dict[str, Any]]:
+    """Return every measured plan as plain data, front by front, the most trustworthy first."""
+    return [_plain_row(front, row) for front in summary.fronts for row in front.rows]
+
+
+def front_csv(summary: Summary) -> str:
+    """Return :func:`front_rows` as CSV with a header, or nothing where there are none."""
+    rows = front_rows(summary)
+    if not rows:
+        return ""
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return buffer.getvalue().rstrip("\n")
+
+
+def _plain_row(front: Front, row: PlanRow) -> dict[str, Any]:
+    measured = row.measured
+    return {
+        "split": front.split,
+        "tokens": front.tokens,
+        "documents": front.documents,
+        "plan": row.digest,
+        "label": row.label,
+        "kind": row.kind,
+        "weight_bytes": row.bytes,
+        "effective_bits": row.effective_bits,
+        "predicted_loss": row.predicted,
+        "kl": measured.kl,
+        "kl_se": row.kl_se,
+        "kl_p99": measured.kl_p99,
+        "delta_nll": measured.delta_nll,
+        "perplexity": measured.perplexity,
+        "reference_perplexity": measured.reference_perplexity,
+        "top1_agreement": measured.agreement,
+        "chosen": row.chosen,
+        "offered": row.offered,
+        "best_baseline": row.best_baseline,
+        "dominated": row.dominated,
+    }
 
 
 def shown_rows(front: Front) -> tuple[list[PlanRow], int]:
@@ -85,7 +171,7 @@ def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
     """Say which sizes of weights are possible at all and, given a budget, where it lies among them."""
     low, high = space.effective_bits(space.floor), space.effective_bits(space.ceiling)
     text = (
-        f"feasible: {format_size(space.floor)} to {format_size(space.ceiling)} of weights "
+        f"feasible range: {format_size(space.floor)} to {format_size(space.ceiling)} of weights "
         f"({low:.3f} to {high:.3f} effective bits), {space.decisions} decisions, "
         f"10^{space.plans_log10:.1f} plans"
     )
@@ -98,7 +184,7 @@ def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
     else:
         share = (limit - space.floor) / max(space.ceiling - space.floor, 1)
         place = f"{share:.0%} of the way ({space.effective_bits(limit):.3f} effective bits)"
-    return f"{text}\nbudget:   {format_size(limit)} of weights, {place}"
+    return f"{text}\nbudget: {format_size(limit)} of weights, {place}"
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from tightfit.search.palette import plain
 from tightfit.search.summary import Summary
@@ -53,53 +53,58 @@ def trust(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _variance(fit: Mapping[str, Any] | None) -> str:
-    if not fit or "explained" not in fit:
+    if not fit:
         return ""
-    where = fit.get("distribution", "plans drawn around the budget's mean bytes")
-    sentence = (
-        f"Over {where}, the loss model explains {fit['explained']:.1%} of the variance of the measured loss"
+    seen = f"{fit['plans']} plans that no fit has seen ({fit['distribution']})"
+    if fit["unexplained"] is None:
+        return f"Cannot be told: among {seen}, all the spread is measurement noise."
+    low, high = fit["interval"]["low"], fit["interval"]["high"]
+    explained = Interval(None if high is None else 1 - high, None if low is None else 1 - low)
+    return (
+        f"The loss model explains {_percent(1 - fit['unexplained'])}{_between(explained, _percent)} of the "
+        f"variance of the loss among {seen}, measurement noise subtracted."
     )
-    if "low" in fit and "high" in fit:
-        sentence += f" (90% interval {fit['low']:.1%} to {fit['high']:.1%})"
-    return sentence + _plans(fit) + ", measurement noise subtracted."
 
 
 def _band(fit: Mapping[str, Any] | None) -> str:
     if not fit:
         return ""
-    width = f"±{100 * fit['width']:g}% of" if "width" in fit else "a narrow band around"
-    parts = []
-    if fit.get("r2") is not None:
-        parts.append(f"R² {fit['r2']:.2f}")
-    if fit.get("tau") is not None:
-        parts.append(f"Kendall τ {fit['tau']:.2f}")
-    if fit.get("pairs") is not None and fit.get("misordered") is not None:
-        parts.append(
-            f"{fit['misordered']} of the {fit['pairs']} pairs that differ by more than two standard errors "
-            "are predicted in the wrong order"
+    where = (
+        fit["band"]
+        if isinstance(fit["band"], str)
+        else f"within ±{100 * fit['band']:g}% of the budget's bytes"
+    )
+    r2, tau = _figure(fit, "r2"), _figure(fit, "tau")
+    if fit["misordered"] is None:
+        order = "no pair differs by more than two standard errors"
+    else:
+        order = (
+            f"of the {fit['pairs']} pairs that differ by more than two standard errors, "
+            f"{_percent(fit['misordered'])} are predicted in the wrong order"
         )
-    return f"Within {width} the budget's bytes{_plans(fit)}: {', '.join(parts)}." if parts else ""
+    return f"Among {fit['plans']} plans {where} that no fit has seen: R² {r2}, Kendall τ {tau}; {order}."
 
 
 def _link(fit: Mapping[str, Any] | None) -> str:
-    if not fit or "chosen" not in fit:
+    if not fit:
         return ""
-    sentence = f"Single losses add up through the {fit['chosen']} link"
-    errors = fit.get("cv") or {}
-    if errors:
-        listed = ", ".join(f"{name} {plain(error)}" for name, error in errors.items())
+    sentence = f"Losses of single choices add up through the {fit['model']['link']['link']} link"
+    if fit.get("table"):
+        listed = ", ".join(f"{row['link']} {plain(row['error'])}" for row in fit["table"])
         sentence += f" (cross-validated error in nats/token: {listed})"
+    sentence += f", fitted to {fit['plans']} measured plans"
     if fit.get("synergy") is not None:
         sentence += f"; all choices together lose {fit['synergy']:.2f} times what they lose one at a time"
     return sentence + "."
 
 
 def _sensing(fit: Mapping[str, Any] | None) -> str:
-    if not fit or fit.get("split_half_tau") is None:
+    tau = (fit or {}).get("split_half_tau")
+    if tau is None:
         return ""
     return (
-        f"Sensitivities from one half of the text rank the options like those from the other half: "
-        f"Kendall τ {fit['split_half_tau']:.2f}."
+        "Within a bit width, scores from the two halves of the text rank the decisions alike with "
+        f"Kendall τ {_number(tau)}."
     )
 
 
@@ -108,12 +113,36 @@ def _solver(summary: Summary) -> str:
     if solution is None or solution.gap is None or solution.loss_predicted is None:
         return ""
     loss = plain(solution.loss_predicted)
-    best = "the best" if solution.gap <= 0 else f"within {plain(100 * solution.gap)}% of the best"
-    return f"Under the loss model, the plan is proven {best} for this budget: {loss} nats/token predicted."
+    best = "the lowest" if solution.gap <= 0 else f"within {plain(100 * solution.gap)}% of the lowest"
+    return (
+        f"The plan's additive loss is proven {best} that the loss model allows in this budget; "
+        f"predicted loss {loss} nats/token."
+    )
 
 
-def _plans(fit: Mapping[str, Any]) -> str:
-    return f", {fit['plans']} plans that no fit has seen" if fit.get("plans") else ""
+class Interval(NamedTuple):
+    """A 95 % interval; an end is None where resampling could not bound it."""
+
+    low: float | None
+    high: float | None
+
+
+def _figure(fit: Mapping[str, Any], name: str) -> str:
+    interval = Interval(**fit[f"{name}_interval"])
+    return f"{_number(fit[name])}{_between(interval, _number)}"
+
+
+def _between(interval: Interval, write: Callable[[float], str]) -> str:
+    low, high = ("unbounded" if end is None else write(end) for end in interval)
+    return f" (95% interval {low} to {high})"
+
+
+def _number(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.2f}".replace("-", "−")
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}".replace("-", "−")
 
 
 def shortfalls(summary: Summary) -> Sequence[str]:

@@ -71,6 +71,10 @@ class Evaluator:
         self._applied: dict[str, WeightOption] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
+    def clear(self) -> None:
+        """Put every original matrix back into the replica."""
+        self._apply({})
+
     def packed(self, site: str, option: WeightOption) -> PackedTensor:
         """Return the packed matrix of a site, quantizing it on first use."""
         original = self.replica.original(site)
@@ -153,7 +157,10 @@ class Evaluator:
         path = self._folder / f"{protocol}.safetensors"
         if not path.exists():
             self._apply({})
-            named = {str(i): self._log_probs(torch.from_numpy(window.tokens)).cpu() for i, window in enumerate(windows)}
+            named = {
+                str(i): self._log_probs(torch.from_numpy(window.tokens)).cpu()
+                for i, window in enumerate(windows)
+            }
             partial = path.with_suffix(".partial")
             save_file(named, partial)
             partial.replace(path)
@@ -207,4 +214,3 @@ def add_losses(a: DocumentLoss, b: DocumentLoss) -> DocumentLoss:
         reference_nll=a.reference_nll + b.reference_nll,
         agree=a.agree + b.agree,
     )
-

@@ -111,7 +111,10 @@ def check_geometry(network: Module, geometry: Geometry) -> None:
             raise InputError(
                 f"{linear.path}: the loaded weight is {tuple(weight.shape)}, the config says {expected}."
             )
-        if linear.tied_to and weight is not network.get_submodule(geometry.linear(linear.tied_to).path).weight:
+        if (
+            linear.tied_to
+            and weight is not network.get_submodule(geometry.linear(linear.tied_to).path).weight
+        ):
             raise InputError(
                 f"{linear.path}: the config says it is tied to {linear.tied_to}, but the weights are not."
             )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.proxies.additive import LinkAdditive
+from tightfit.proxies.additive import LinkAdditive, synergy
 from tightfit.proxies.certificate import band_certificate, paired_ses, unexplained_variance
 from tightfit.proxies.fitting import Fit, fit_link_additive
 from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
@@ -17,7 +18,7 @@ from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed, kind, rows_of
 from tightfit.workers.measurement import Measurement
 
-Levels = NDArray[np.int64]
+Levels = NDArray[np.integer[Any]]
 
 _PURPOSE_FIT, _PURPOSE_VARIANCE, _PURPOSE_BAND = 11, 12, 13
 BAND = 0.01
@@ -57,8 +58,26 @@ def fit(bench: Bench, sensed: Sensed) -> Fit:
         sensed.calibrated, groups, measured.levels, measured.losses, measured.ses, settings.seed
     )
     bench.store.add_scores("loss_model", rows_of(decisions, list(fitted.model.weights)))
-    bench.store.add_fit("link", {**fitted.to_dict(), "fit_tokens": settings.sense.fit_tokens})
+    bench.store.add_fit(
+        "link",
+        {
+            **fitted.to_dict(),
+            "fit_tokens": settings.sense.fit_tokens,
+            "synergy": _synergy(sensed, measured),
+        },
+    )
     return fitted
+
+
+def _synergy(sensed: Sensed, measured: Measured) -> float | None:
+    """Measured loss of whole plans over the sum of what their choices lose one at a time, on average."""
+    if not len(measured.levels):
+        return None
+    alone = [
+        [row[level] for row, level in zip(sensed.calibrated, plan, strict=True)] for plan in measured.levels
+    ]
+    ratios = [synergy(loss, losses) for loss, losses in zip(measured.losses, alone, strict=True)]
+    return float(np.mean(ratios))
 
 
 def certify(bench: Bench, sensed: Sensed, model: LinkAdditive) -> None:
@@ -72,19 +91,29 @@ def certify(bench: Bench, sensed: Sensed, model: LinkAdditive) -> None:
     seen = _measure(bench, everywhere, "certificate", "measuring plans for the first certificate")
     band = _measure(bench, near, "certificate", "measuring plans for the second certificate")
     variance = unexplained_variance(
-        model.predict(seen.levels), seen.losses, seen.ses, _generator(bench, _PURPOSE_VARIANCE + 100),
+        model.predict(seen.levels),
+        seen.losses,
+        seen.ses,
+        _generator(bench, _PURPOSE_VARIANCE + 100),
         distribution_text(mean),
     )
     documents = np.array([[d.kl for d in m.documents] for m in band.measurements])
     tokens = np.array([d.tokens for d in band.measurements[0].documents])
     close = band_certificate(
-        model.predict(band.levels), band.losses, paired_ses(documents, tokens),
+        model.predict(band.levels),
+        band.losses,
+        paired_ses(documents, tokens),
         _generator(bench, _PURPOSE_BAND + 100),
     )
     bench.store.add_fit("certificate_variance", {**variance.to_dict(), "points": _points(bench, model, seen)})
-    bench.store.add_fit("certificate_band", {
-        **close.to_dict(), "band": BAND, "points": _points(bench, model, band),
-    })
+    bench.store.add_fit(
+        "certificate_band",
+        {
+            **close.to_dict(),
+            "band": BAND,
+            "points": _points(bench, model, band),
+        },
+    )
 
 
 def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Levels:
@@ -104,7 +133,11 @@ def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Leve
     parts = [
         sample_band(costs, tilted(costs, mean), low, high, count // 2, _generator(bench, purpose, 0)),
         sample_band(
-            costs, tilted(costs, mean, losses, temperature), low, high, count - count // 2,
+            costs,
+            tilted(costs, mean, losses, temperature),
+            low,
+            high,
+            count - count // 2,
             _generator(bench, purpose, 1),
         ),
     ]
@@ -116,9 +149,7 @@ def _measure(bench: Bench, levels: Levels, source: str, what: str) -> Measured:
     with bench.progress.stage("fit" if source == "fit" else "certify", what) as tick:
         for done, row in enumerate(levels, 1):
             plan = bench.space.plan(row.tolist())
-            measurements.append(
-                bench.archive.measure(plan, SENSING, source, bench.settings.sense.fit_tokens)
-            )
+            measurements.append(bench.archive.measure(plan, SENSING, source, bench.settings.sense.fit_tokens))
             tick(done, len(levels))
     return Measured(levels, measurements)
 

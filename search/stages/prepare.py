@@ -58,12 +58,16 @@ def prepare(
         _same_model(store, loaded, settings)
         splits = _split(settings, loaded, store)
     replica = Replica(loaded.model, loaded.geometry)
-    calibration = [torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows]
+    calibration = [
+        torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows
+    ]
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
     identity = {"model": loaded.digest, "calibration": splits["calibration"].digest}
-    cache = OptionCache(folder / "options" / f"{loaded.digest[:16]}-{identity['calibration'][:16]}",
-                        settings.limits.option_cache)
+    cache = OptionCache(
+        folder / "options" / f"{loaded.digest[:16]}-{identity['calibration'][:16]}",
+        settings.limits.option_cache,
+    )
     evaluator = Evaluator(replica, importance, cache, folder / "reference", identity)
     windows = {name: splits[name].windows for name in SPLITS}
     bench = Bench(settings, store, space, limit, Archive(store, space, evaluator, windows), progress)
@@ -76,17 +80,20 @@ def _same_model(store: Store, loaded: LoadedModel, settings: Settings) -> None:
     known = store.get("model")
     if known and known.get("digest") not in (None, loaded.digest):
         raise InputError(
-            f"{store.path.parent} holds a run whose model weights (digest {known['digest'][:12]}) differ from "
-            f"those of {settings.model} (digest {loaded.digest[:12]}): choose another name for this run."
+            f"{store.path.parent} holds a run of other model weights (model digest {known['digest'][:12]}, "
+            f"now {loaded.digest[:12]} for {settings.model}): give this run another name."
         )
-    store.put("model", {
-        "name": settings.model,
-        "folder": str(loaded.folder),
-        "digest": loaded.digest,
-        "family": loaded.geometry.family,
-        "parameters": loaded.geometry.parameters,
-        "layers": loaded.geometry.layers,
-    })
+    store.put(
+        "model",
+        {
+            "name": settings.model,
+            "folder": str(loaded.folder),
+            "digest": loaded.digest,
+            "family": loaded.geometry.family,
+            "parameters": loaded.geometry.parameters,
+            "layers": loaded.geometry.layers,
+        },
+    )
 
 
 def _split(settings: Settings, loaded: LoadedModel, store: Store) -> Splits:
@@ -96,14 +103,21 @@ def _split(settings: Settings, loaded: LoadedModel, store: Store) -> Splits:
     splits = split_documents(
         loaded_text, loaded.tokenizer, needs, text.sequence, settings.seed, text.allow_shortfall
     )
-    store.put("text", {
-        "source": text.source or text.dataset.id,
-        "removed_share": loaded_text.removed_share,
-        "splits": {
-            name: {"asked": splits[name].asked, "used": splits[name].used, "documents": splits[name].documents}
-            for name in SPLITS
+    store.put(
+        "text",
+        {
+            "source": text.source or (text.dataset.id if text.dataset else ""),
+            "removed_share": loaded_text.removed_share,
+            "splits": {
+                name: {
+                    "asked": splits[name].asked,
+                    "used": splits[name].used,
+                    "documents": splits[name].documents,
+                }
+                for name in SPLITS
+            },
         },
-    })
+    )
     return splits
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,17 +51,27 @@ def sense(bench: Bench) -> Sensed:
     )
     bench.store.add_scores("prescreen", rows_of(decisions, scores))
     bench.store.add_scores("calibrated", rows_of(decisions, calibrated))
-    bench.store.add_scores("marginal", [
-        Score(decisions[m.decision].name, decisions[m.decision].options[m.option].name, m.loss,
-              m.se if np.isfinite(m.se) else None)
-        for m in marginals
-    ])
-    bench.store.add_fit("sensing", {
-        "split_half_tau": _split_half(per_window),
-        "prescreen_tokens": sum(len(w.tokens) for w in _prescreen_windows(bench)),
-        "marginals": len(marginals),
-        "marginal_tokens": settings.marginal_tokens,
-    })
+    bench.store.add_scores(
+        "marginal",
+        [
+            Score(
+                decisions[m.decision].name,
+                decisions[m.decision].options[m.option].name,
+                m.loss,
+                m.se if np.isfinite(m.se) else None,
+            )
+            for m in marginals
+        ],
+    )
+    bench.store.add_fit(
+        "sensing",
+        {
+            "split_half_tau": _split_half(decisions, per_window),
+            "prescreen_tokens": sum(window.numel() for window in _prescreen_windows(bench)),
+            "marginals": len(marginals),
+            "marginal_tokens": settings.marginal_tokens,
+        },
+    )
     return Sensed(scores, calibrated, marginals)
 
 
@@ -103,10 +114,19 @@ def _measure(bench: Bench, plan: Plan) -> tuple[float, float]:
     return measured.kl, measured.kl_se
 
 
-def _split_half(per_window: list[NDArray[np.float64]]) -> dict[str, float]:
-    """Kendall τ between the scores of even and of odd windows, per bit width is left to the benches."""
+def _split_half(decisions: Sequence[Decision], per_window: Sequence[NDArray[np.float64]]) -> float | None:
+    """Kendall τ between the scores from even and from odd windows, averaged over bit widths.
+
+    Within a width only, since every score agrees that fewer bits lose more. None for one window.
+    """
     if len(per_window[0]) < 2:
-        return {}
-    first = np.concatenate([rows[::2].mean(0) for rows in per_window])
-    second = np.concatenate([rows[1::2].mean(0) for rows in per_window])
-    return {"all": split_half_tau(first, second)}
+        return None
+    halves: dict[int, tuple[list[float], list[float]]] = {}
+    for decision, rows in zip(decisions, per_window, strict=True):
+        even, odd = rows[::2].mean(0), rows[1::2].mean(0)
+        for position, option in enumerate(decision.options):
+            first, second = halves.setdefault(option.bits, ([], []))
+            first.append(float(even[position]))
+            second.append(float(odd[position]))
+    taus = [split_half_tau(np.array(a), np.array(b)) for a, b in halves.values() if len(a) > 1]
+    return float(np.mean(taus)) if taus else None

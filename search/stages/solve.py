@@ -31,17 +31,22 @@ def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
     for index in kept:
         levels = front.levels(int(index))
         weight_bytes = bench.space.bytes_of(levels)
-        rows.append({
-            "bytes": weight_bytes,
-            "effective_bits": bench.space.effective_bits(weight_bytes),
-            "loss": float(model.predict(np.array([levels]))[0]),
-            "digest": bench.space.plan(levels).digest,
-        })
+        rows.append(
+            {
+                "bytes": weight_bytes,
+                "effective_bits": bench.space.effective_bits(weight_bytes),
+                "loss": float(model.predict(np.array([levels]))[0]),
+                "digest": bench.space.plan(levels).digest,
+            }
+        )
     bench.store.put("front", rows)
-    bench.store.put("solution", {
-        "digest": bench.space.plan(best.levels).digest,
-        "loss_predicted": float(model.predict(np.array([best.levels]))[0]),
-        "additive_loss": best.loss,
-        "bound": best.bound,
-        "gap": best.gap,
-    })
+    bench.store.put(
+        "solution",
+        {
+            "digest": bench.space.plan(best.levels).digest,
+            "loss_predicted": float(model.predict(np.array([best.levels]))[0]),
+            "additive_loss": best.loss,
+            "bound": best.bound,
+            "gap": best.gap,
+        },
+    )

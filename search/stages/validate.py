@@ -31,9 +31,7 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
     bench.store.put("result", _result(bench, chosen, best, final))
 
 
-def _measure(
-    bench: Bench, proposals: Sequence[Proposal], split: str, what: str
-) -> dict[str, Measurement]:
+def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str) -> dict[str, Measurement]:
     measured = {}
     with bench.progress.stage("validate", what) as tick:
         for done, proposal in enumerate(proposals, 1):
@@ -75,14 +73,16 @@ def _verdict(
     loss = final[offered.plan.digest]
     fits = "fits" if recounted <= bench.limit else "does not fit"
     room = f"{format_size(recounted)} of {format_size(bench.limit)}"
-    line = f"{fits}: plan {offered.plan.short} takes {room}, holdout KL {loss.kl:.4f} ± {loss.kl_se:.4f} nats/token"
+    line = f"{fits}: plan {offered.plan.short} takes {room}, "
+    line += f"holdout KL {loss.kl:.4f} ± {loss.kl_se:.4f} nats/token"
     if best is None:
         return f"{line}; no uniform plan fits this budget, so there is nothing to compare it with"
     if beaten:
         return f"{line}; this is the baseline {best.label}, which beat every plan that was searched"
     paired = compare(loss, final[best.plan.digest])
     ratio = loss.kl / final[best.plan.digest].kl
-    return f"{line}, {ratio:.2f} × the best baseline, {best.label} (paired difference {paired.z:+.1f} standard errors)"
+    sure = f"paired difference {paired.z:+.1f} standard errors"
+    return f"{line}, {ratio:.2f} × the best baseline, {best.label} ({sure})"
 
 
 def _next(bench: Bench) -> list[str]:

@@ -22,17 +22,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
 
 
-class _Failure(click.ClickException):
-    """An error as one line, with the exit code that its kind has."""
-
-    def __init__(self, error: TightfitError) -> None:
-        super().__init__(str(error))
-        self.exit_code = error.exit_code
-
-    def show(self, file: Any = None) -> None:
-        click.echo(f"tightfit: {self.message}", err=True)
-
-
 def _reports_errors(command: Command) -> Command:
     """Turn errors raised on purpose into one line and an exit code."""
 
@@ -41,7 +30,8 @@ def _reports_errors(command: Command) -> Command:
         try:
             return command(*args, **kwargs)
         except TightfitError as error:
-            raise _Failure(error) from error
+            click.echo(f"tightfit: {error}", err=True)
+            sys.exit(error.exit_code)
 
     return wrapped  # type: ignore[return-value]
 
@@ -178,7 +168,9 @@ def doctor_command(as_json: bool) -> None:
     from tightfit.search.doctor import examine, render_findings
 
     findings = examine()
-    click.echo(json.dumps([f.to_dict() for f in findings], indent=2) if as_json else render_findings(findings))
+    click.echo(
+        json.dumps([f.to_dict() for f in findings], indent=2) if as_json else render_findings(findings)
+    )
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)
 

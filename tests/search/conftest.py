@@ -142,10 +142,12 @@ class FakeRun:
         loss = 0.94 * self.loss(self.best)
         digest = self.add_plan(self.best, "exact")
         put("solution", {"loss_predicted": loss, "bound": loss * 0.99998, "gap": 2e-5, "digest": digest})
-        self.store.add_fit(
-            "link",
-            {"chosen": "amplifying", "cv": {"identity": 0.0121, "amplifying": 0.0084}, "synergy": 1.31},
-        )
+        table = [
+            {"link": "identity", "error": 0.0121, "excess": 2.4},
+            {"link": "amplifying", "error": 0.0084, "excess": 0.0},
+        ]
+        model = {"weights": [], "link": {"link": "amplifying", "kappa": 0.9}}
+        self.store.add_fit("link", {"model": model, "table": table, "plans": 32, "synergy": 1.31})
 
     def validate(self) -> None:
         """Finalists, baselines, and both certificates."""
@@ -185,11 +187,26 @@ class FakeRun:
         ]
         self.store.add_fit(
             "certificate_variance",
-            {"explained": 0.913, "low": 0.861, "high": 0.948, "plans": 24, "points": points},
+            {
+                "unexplained": 0.087,
+                "interval": {"low": 0.052, "high": 0.139},
+                "distribution": "drawn independently, tilted to a mean of 84.44 MiB",
+                "plans": 24,
+                "points": points,
+            },
         )
         self.store.add_fit(
             "certificate_band",
-            {"width": 0.01, "r2": 0.74, "tau": 0.63, "misordered": 3, "pairs": 71, "plans": 16},
+            {
+                "band": 0.01,
+                "r2": 0.74,
+                "r2_interval": {"low": -0.12, "high": 0.9},
+                "tau": 0.63,
+                "tau_interval": {"low": 0.4, "high": None},
+                "misordered": 3 / 71,
+                "pairs": 71,
+                "plans": 16,
+            },
         )
 
     def report(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from tightfit.search.facts import ReliabilityPoint
 from tightfit.search.figures import front_figure, plan_figure, reliability_figure, sensitivity_figure
-from tightfit.search.palette import log_ticks, plain
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
 
@@ -121,45 +120,6 @@ def test_figures_are_transparent_and_keep_their_zoom(summary: Summary, draw: str
     assert figure.layout.font.size >= 12
 
 
-def test_a_plan_is_drawn_with_its_bits(summary: Summary) -> None:
-    figure = plan_figure(summary.layout)
-    body, strip = figure.data
-    assert [list(row) for row in body.text] == [[str(c.bits) for c in row] for row in summary.layout.cells]
-    assert list(body.x) == ["q", "k", "v", "o", "gate", "up", "down"]
-    assert list(strip.text[0]) == ["embed = head 8"]
-    assert figure.layout.yaxis.autorange == "reversed"
-    colours = {
-        (z, text)
-        for zs, texts in zip(body.z, body.text, strict=True)
-        for z, text in zip(zs, texts, strict=True)
-    }
-    assert len(colours) == len({text for _, text in colours})
-
-
-def test_sensitivity_is_drawn_on_a_logarithmic_scale(summary: Summary) -> None:
-    figure = sensitivity_figure(summary.sensitivity)
-    body = figure.data[0]
-    low, high = figure.layout.coloraxis.cmin, figure.layout.coloraxis.cmax
-    for zs, cells in zip(body.z, summary.sensitivity.cells, strict=True):
-        for z, cell in zip(zs, cells, strict=True):
-            assert z == pytest.approx(min(max(math.log10(cell.loss), low), high))
-    assert "nats/token" in figure.layout.coloraxis.colorbar.title.text
-    assert cell.option in body.hovertext[-1][-1]
-    assert "±" in body.hovertext[-1][-1]
-
-
-def test_sensitivities_of_zero_and_below_are_the_darkest(summary: Summary) -> None:
-    sites = summary.sensitivity
-    first = (
-        replace(sites.cells[0][0], loss=-1e-6),
-        replace(sites.cells[0][1], loss=0.0),
-        *sites.cells[0][2:],
-    )
-    figure = sensitivity_figure(replace(sites, cells=(first, *sites.cells[1:])))
-    low = figure.layout.coloraxis.cmin
-    assert list(figure.data[0].z[0][:2]) == [low, low]
-
-
 def test_reliability_has_equal_axes_and_a_line_where_both_agree() -> None:
     points = [ReliabilityPoint("a" * 64, 0.2, 0.25, 0.01), ReliabilityPoint("b" * 64, 0.4, 0.3)]
     figure = reliability_figure(points)
@@ -168,21 +128,3 @@ def test_reliability_has_equal_axes_and_a_line_where_both_agree() -> None:
     assert figure.layout.xaxis.range == figure.layout.yaxis.range
     assert (list(marks.x), list(marks.y)) == ([0.2, 0.4], [0.25, 0.3])
     assert list(marks.customdata) == ["a" * 64, "b" * 64]
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.1, 0.3), (0.01, 1.0), (1e-4, 0.5), (1e-6, 10.0)])
-def test_logarithmic_ticks_cover_the_axis_without_crowding(low: float, high: float) -> None:
-    inside = [tick for tick in log_ticks(low, high) if low <= tick <= high]
-    assert 2 <= len(inside) <= 9
-
-
-def test_numbers_are_written_without_exponents_where_that_is_short() -> None:
-    assert [plain(x) for x in (0, 0.00001, 0.0312345, 0.5, 12.345, 1234.5, -0.02)] == [
-        "0",
-        "0.00001",
-        "0.0312",
-        "0.5",
-        "12.3",
-        "1234",
-        "-0.02",
-    ]

@@ -74,7 +74,7 @@ def test_sensitivity_prefers_the_most_trustworthy_scores(space: Callable[..., Sp
 
 
 def test_sensitivity_is_shown_at_the_option_that_the_plan_uses_most(space: Callable[..., Space]) -> None:
-    built = space(bits=(3, 4, 5), pin={"layers.0.attn.q_proj": "8b-g64-float"})
+    built = space(bits=(3, 4, 5), zeros=("float",), pin={"layers.0.attn.q_proj": "8b-g64-float"})
     levels = [0 if len(d.options) == 1 else 1 for d in built.decisions]
     scores = every_score(built)
     found = sensitivity_map(sites(built), built.decisions, lambda kind: scores, built.plan(levels))

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
+from tightfit.spaces import Plan
 from tightfit.workers.measurement import compare
 
 STAGES = ("inspect", "sense", "solve", "validate", "report")
@@ -91,15 +95,22 @@ def test_differences_are_paired_with_the_chosen_plan(summary: Summary) -> None:
 def test_measurements_under_other_protocols_are_another_front(fake_run: Callable[..., Store]) -> None:
     store = fake_run()
     short = store.measurements("holdout")[0]
-    store.add_measurement(
-        type(short)(**{**vars(short), "protocol": "short", "documents": short.documents[:3]})
-    )
+    store.add_measurement(replace(short, protocol="short", documents=short.documents[:3]))
     found = summarize(store)
     assert [(front.split, front.documents) for front in found.fronts] == [
         ("holdout", 12),
         ("holdout", 3),
         ("validation", 9),
     ]
+
+
+def test_measurements_that_serve_proxies_are_on_no_front(fake_run: Callable[..., Store]) -> None:
+    store = fake_run()
+    partial = Plan(store.plans()[store.get("result")["chosen"]].plan.choices[:3])
+    store.add_plan(partial, 10, "marginal")
+    some = store.measurements("holdout")[0]
+    store.add_measurement(replace(some, plan=partial.digest, split="sensing"))
+    assert [front.split for front in summarize(store).fronts] == ["holdout", "validation"]
 
 
 def test_where_a_baseline_wins_it_is_the_plan_to_use(fake_run: Callable[..., Store]) -> None:
@@ -136,3 +147,11 @@ def test_reliability_takes_each_plan_of_the_certificates_once(fake_run: Callable
     variance = store.get_fit("certificate_variance")
     store.add_fit("certificate_band", {"tau": 0.5, "points": variance["points"][:5]})
     assert len(summarize(store).reliability) == len(variance["points"])
+
+
+def test_reading_a_run_needs_neither_torch_nor_plotly() -> None:
+    script = (
+        "import sys, tightfit.search.tables, tightfit.search.words, tightfit.search.store\n"
+        "assert not {'torch', 'plotly', 'transformers'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,8 +18,11 @@ from tightfit.search.tables import (
     MOST_DOMINATED,
     WIDTH,
     feasible_range,
+    front_csv,
+    front_rows,
     front_table,
     memory_table,
+    predicted_table,
     render_table,
     shown_rows,
 )
@@ -126,7 +132,7 @@ def test_a_part_without_weights_has_no_bits() -> None:
 
 def test_the_feasible_range_places_the_budget() -> None:
     assert feasible_range(SPACE) == (
-        "feasible: 60.00 MiB to 100.00 MiB of weights (4.800 to 8.000 effective bits), "
+        "feasible range: 60.00 MiB to 100.00 MiB of weights (4.800 to 8.000 effective bits), "
         "10 decisions, 10^6.0 plans"
     )
     for limit, words in (
@@ -136,6 +142,36 @@ def test_the_feasible_range_places_the_budget() -> None:
         (60, "0% of the way"),
     ):
         assert words in feasible_range(SPACE, limit * 2**20)
+
+
+def test_the_predicted_front_marks_the_plan_of_the_budget(fake_run: Callable[..., Store]) -> None:
+    summary = summarize(fake_run("solve"))
+    _, header, _, *lines, last = predicted_table(summary, points=5).splitlines()
+    assert header.split() == ["plan", "MiB", "bits", "predicted", "loss"]
+    sizes = [float(line.split()[1]) for line in lines]
+    assert sizes == sorted(sizes)
+    assert 5 <= len(lines) <= 6
+    assert (sizes[0], sizes[-1]) == tuple(round(summary.predicted[i].bytes / 2**20, 2) for i in (0, -1))
+    (marked,) = [line for line in lines if line.endswith("largest within the budget")]
+    assert float(marked.split()[1]) <= summary.limit / 2**20
+    assert f"{summary.solution.loss_predicted:.4f}, proven within 0.002%" in last
+
+
+def test_there_is_no_predicted_front_before_solving(fake_run: Callable[..., Store]) -> None:
+    assert predicted_table(summarize(fake_run("sense"))) == "The loss model is not solved yet."
+
+
+def test_rows_are_plain_data_for_every_front(summary: Summary) -> None:
+    rows = front_rows(summary)
+    assert [row["split"] for row in rows] == [f.split for f in summary.fronts for _ in f.rows]
+    (chosen,) = [row for row in rows if row["chosen"] and row["split"] == "holdout"]
+    assert (chosen["kl"], chosen["weight_bytes"]) == (summary.chosen.measured.kl, summary.chosen.bytes)
+    assert json.loads(json.dumps(rows)) == rows
+    assert next(csv.DictReader(io.StringIO(front_csv(summary))))["kl"] == str(rows[0]["kl"])
+
+
+def test_no_rows_are_no_csv(fake_run: Callable[..., Store]) -> None:
+    assert front_csv(summarize(fake_run("solve"))) == ""
 
 
 @given(
