@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tightfit.search.agents.uniform import uniform_levels
 from tightfit.search.inspection import inspect_settings
-from tightfit.search.run import run
+from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, summarize
@@ -43,7 +43,7 @@ def main() -> None:
         budgets[f"uniform {bits}-bit bytes"] = space.bytes_of(levels)
     lines = []
     for name, limit in budgets.items():
-        folder = run(_settings(arguments, limit))
+        folder = run_search(_settings(arguments, limit))
         lines.append(_line(name, folder))
         print("\n".join([_HEADER, *lines]), flush=True)
 

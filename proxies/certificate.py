@@ -99,9 +99,10 @@ class BandCertificate:
         else:
             share = _percent(self.misordered, self.misordered_interval)
             order = f"misordered {share} of {self.pairs} pairs that differ by more than two standard errors"
+        r2, tau = _number(self.r2, self.r2_interval), _number(self.tau, self.tau_interval)
         return (
-            f"among plans of about the same bytes, out of sample on {self.plans} plans: R² {_number(self.r2, self.r2_interval)}, "
-            f"Kendall τ {_number(self.tau, self.tau_interval)}, {order}"
+            f"among plans of about the same bytes, out of sample on {self.plans} plans: "
+            f"R² {r2}, Kendall τ {tau}, {order}"
         )
 
 

@@ -24,6 +24,9 @@ from tightfit.spaces import EMBED, Decision, WeightOption
 ReadBack = Callable[[str, WeightOption], Tensor]
 """What a site's matrix reads back as under an option, shape (rows, cols)."""
 
+# Inputs and gradients of this many tokens are held at once: about 1 MB per token and 100 M weights.
+_TRACED_TOKENS = 256
+
 
 class _Trace:
     """Inputs and output gradients of every matrix on one window."""
@@ -55,18 +58,34 @@ def prescreen(
         D float64 tensors of shape (windows, options), in nats per token. Their mean over windows is
         the score; the rows are kept apart so that halves of the text can be compared.
     """
-    totals = [torch.zeros(len(windows), len(d.options), dtype=torch.float64) for d in decisions]
+    scores = [torch.zeros(len(windows), len(d.options), dtype=torch.float64) for d in decisions]
     generator = torch.Generator().manual_seed(seed)
+    chunks = _chunks(windows)
     done = 0
-    for row, window in enumerate(windows):
-        trace = _backward(replica, window, generator)
+    for chunk in chunks:
+        traces = [(row, _backward(replica, windows[row], generator)) for row in chunk]
         for index, decision in enumerate(decisions):
             for column, option in enumerate(decision.options):
-                effect = _effect(replica, decision, option, read_back, trace, window)
-                totals[index][row, column] = effect.double().square().mean().item() / 2
+                errors = _errors(replica, decision, option, read_back)
+                for row, trace in traces:
+                    effect = _effect(replica, decision, errors, trace, windows[row])
+                    scores[index][row, column] = effect.double().square().mean().item() / 2
             done += 1
-            progress(done, len(windows) * len(decisions))
-    return totals
+            progress(done, len(chunks) * len(decisions))
+    return scores
+
+
+def _chunks(windows: Sequence[Tensor]) -> list[list[int]]:
+    """Group windows into stretches whose traces fit in memory together, to read matrices less often."""
+    chunks: list[list[int]] = []
+    size = 0
+    for row, window in enumerate(windows):
+        if not chunks or size + window.numel() > _TRACED_TOKENS:
+            chunks.append([])
+            size = 0
+        chunks[-1].append(row)
+        size += window.numel()
+    return chunks
 
 
 def _backward(replica: Replica, window: Tensor, generator: torch.Generator) -> _Trace:
@@ -110,24 +129,24 @@ def _keep(trace: _Trace, site: str, gradient: Tensor) -> None:
     trace.gradients[site] = gradient.reshape(-1, gradient.shape[-1])
 
 
+def _errors(
+    replica: Replica, decision: Decision, option: WeightOption, read_back: ReadBack
+) -> dict[str, Tensor]:
+    """Weight error ΔW of every matrix that a decision owns, shape (rows, cols)."""
+    owners = {replica.geometry.linear(site).tied_to or site for site in decision.sites}
+    return {site: read_back(site, option) - replica.original(site) for site in sorted(owners)}
+
+
 def _effect(
-    replica: Replica,
-    decision: Decision,
-    option: WeightOption,
-    read_back: ReadBack,
-    trace: _Trace,
-    window: Tensor,
+    replica: Replica, decision: Decision, errors: dict[str, Tensor], trace: _Trace, window: Tensor
 ) -> Tensor:
     """First-order change of −log p(label) by an option, per token: Σ over its sites of δ · ΔW x."""
     total = torch.zeros(window.numel(), device=replica.device)
-    error: dict[str, Tensor] = {}
     for site in decision.sites:
-        owner = replica.geometry.linear(site).tied_to or site
-        if owner not in error:
-            error[owner] = read_back(owner, option) - replica.original(owner)
+        error = errors[replica.geometry.linear(site).tied_to or site]
         if site == EMBED:
-            change = error[owner][window.to(replica.device)]
+            change = error[window.to(replica.device)]
         else:
-            change = trace.inputs[site] @ error[owner].t()
+            change = trace.inputs[site] @ error.t()
         total += (change * trace.gradients[site]).sum(-1)
     return total

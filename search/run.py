@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 
-def run(settings: Settings, *, dry: bool = False, say: Say = print, progress: Progress | None = None) -> Path:
+def run_search(
+    settings: Settings, *, dry: bool = False, say: Say = print, progress: Progress | None = None
+) -> Path:
     """Search for the best plan within the budget and write it, with its report, into the run's folder.
 
     A folder that holds an earlier run with the same settings is continued: nothing that was measured
@@ -82,11 +84,12 @@ def _search(bench: Bench, store: Store, say: Say) -> None:
 
     sensed = stages.sense(bench)
     fitted = stages.fit(bench, sensed)
-    task = stages.make_task(bench, sensed, fitted.model)
-    stages.solve_task(bench, task, fitted.model)
+    model = fitted.fit.model
+    task = stages.make_task(bench, sensed, model)
+    stages.solve_task(bench, task, model)
     say("\n" + predicted_table(summarize(store)) + "\n")
-    stages.certify(bench, sensed, fitted.model)
-    candidates = stages.explore(bench, task, fitted.model)
+    stages.certify(bench, sensed, fitted)
+    candidates = stages.explore(bench, task, model)
     stages.validate(bench, candidates)
 
 

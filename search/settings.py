@@ -112,7 +112,7 @@ class TextSettings(Section):
     """`python-docs`, or a `.txt` file, a `.jsonl` file or a folder of them."""
     dataset: DatasetSettings | None = None
     """A Hugging Face dataset, in place of `source`."""
-    sequence: Annotated[int, Field(ge=8, le=2**20)] = 256
+    sequence: Annotated[int, Field(ge=8, le=2**20)] = 128
     """Most tokens per window."""
     calibration: Count = 2048
     """Tokens that the statistics of the quantizer are taken from."""
@@ -151,7 +151,7 @@ class TextSettings(Section):
 class SenseSettings(Section):
     """How much is measured before solving."""
 
-    prescreen_tokens: Count = 512
+    prescreen_tokens: Count = 1024
     """Selection tokens of the backward pass that scores every option."""
     marginals: Count = 64
     """Measurements of one site's option alone."""

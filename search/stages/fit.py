@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tightfit.proxies.additive import LinkAdditive, synergy
-from tightfit.proxies.certificate import band_certificate, paired_ses, unexplained_variance
+from tightfit.proxies.certificate import FEWEST, band_certificate, paired_ses, unexplained_variance
 from tightfit.proxies.fitting import Fit, fit_link_additive
 from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
 from tightfit.search.archive import SENSING
@@ -46,8 +46,27 @@ class Measured:
         """Standard errors of the losses over documents, shape (P,)."""
         return np.array([m.kl_se for m in self.measurements])
 
+    @property
+    def paired_ses(self) -> NDArray[np.float64]:
+        """Standard errors of all differences of two plans on the same documents, shape (P, P)."""
+        losses = np.array([[d.kl for d in m.documents] for m in self.measurements])
+        return paired_ses(losses, np.array([d.tokens for d in self.measurements[0].documents]))
 
-def fit(bench: Bench, sensed: Sensed) -> Fit:
+    @property
+    def certifiable(self) -> bool:
+        """Whether there are enough plans and documents for a certificate to rest on."""
+        return len(self.measurements) >= FEWEST and len(self.measurements[0].documents) > 1
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The fitted loss model, and the plans that it has seen."""
+
+    fit: Fit
+    levels: Levels
+
+
+def fit(bench: Bench, sensed: Sensed) -> Fitted:
     """Measure random plans near the budget and fit the loss model to them."""
     settings = bench.settings
     drawn = _near_budget(bench, sensed, settings.sense.fit_plans, _PURPOSE_FIT)
@@ -66,7 +85,7 @@ def fit(bench: Bench, sensed: Sensed) -> Fit:
             "synergy": _synergy(sensed, measured),
         },
     )
-    return fitted
+    return Fitted(fitted, measured.levels)
 
 
 def _synergy(sensed: Sensed, measured: Measured) -> float | None:
@@ -80,40 +99,52 @@ def _synergy(sensed: Sensed, measured: Measured) -> float | None:
     return float(np.mean(ratios))
 
 
-def certify(bench: Bench, sensed: Sensed, model: LinkAdditive) -> None:
-    """Measure plans that no fit has seen, and write both certificates into the store."""
-    sense = bench.settings.sense
+def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> None:
+    """Measure plans that no fit has seen, and write both certificates into the store.
+
+    A certificate that too few plans or documents could bear is left out, as a small space or very
+    small settings may have it.
+    """
+    sense, model = bench.settings.sense, fitted.fit.model
     half = sense.certificate_plans // 2
-    costs, mean = _costs(bench), float(bench.limit - bench.space.fixed_bytes)
-    mean = min(mean, float(bench.space.ceiling - bench.space.fixed_bytes))
-    everywhere = sample(tilted(costs, mean), half, _generator(bench, _PURPOSE_VARIANCE))
+    mean = _mean_bytes(bench)
+    everywhere = sample(tilted(_costs(bench), mean), half, _generator(bench, _PURPOSE_VARIANCE))
     near = _near_budget(bench, sensed, sense.certificate_plans - half, _PURPOSE_BAND)
-    seen = _measure(bench, everywhere, "certificate", "measuring plans for the first certificate")
-    band = _measure(bench, near, "certificate", "measuring plans for the second certificate")
-    variance = unexplained_variance(
-        model.predict(seen.levels),
-        seen.losses,
-        seen.ses,
-        _generator(bench, _PURPOSE_VARIANCE + 100),
-        distribution_text(mean),
+    what = "measuring plans for certificate"
+    first = _measure(bench, _unseen(everywhere, fitted.levels), "certificate", f"{what} 1")
+    second = _measure(bench, _unseen(near, fitted.levels), "certificate", f"{what} 2")
+    if first.certifiable:
+        variance = unexplained_variance(
+            model.predict(first.levels),
+            first.losses,
+            first.paired_ses,
+            _generator(bench, _PURPOSE_VARIANCE, 1),
+            distribution_text(mean),
+        )
+        bench.store.add_fit("certificate_variance", {**variance.to_dict(), "points": _points(model, first)})
+    if second.certifiable:
+        close = band_certificate(
+            model.predict(second.levels),
+            second.losses,
+            second.paired_ses,
+            _generator(bench, _PURPOSE_BAND, 2),
+        )
+        points = _points(model, second)
+        bench.store.add_fit("certificate_band", {**close.to_dict(), "band": BAND, "points": points})
+
+
+def _unseen(levels: Levels, seen: Levels) -> Levels:
+    """Leave out plans that a fit has seen."""
+    known = {tuple(row) for row in seen.tolist()}
+    return np.array([row for row in levels.tolist() if tuple(row) not in known], dtype=np.int64).reshape(
+        -1, levels.shape[1]
     )
-    documents = np.array([[d.kl for d in m.documents] for m in band.measurements])
-    tokens = np.array([d.tokens for d in band.measurements[0].documents])
-    close = band_certificate(
-        model.predict(band.levels),
-        band.losses,
-        paired_ses(documents, tokens),
-        _generator(bench, _PURPOSE_BAND + 100),
-    )
-    bench.store.add_fit("certificate_variance", {**variance.to_dict(), "points": _points(bench, model, seen)})
-    bench.store.add_fit(
-        "certificate_band",
-        {
-            **close.to_dict(),
-            "band": BAND,
-            "points": _points(bench, model, band),
-        },
-    )
+
+
+def _mean_bytes(bench: Bench) -> float:
+    """Bytes that the decisions of a plan at the budget take."""
+    space = bench.space
+    return float(min(bench.limit, space.ceiling) - space.fixed_bytes)
 
 
 def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Levels:
@@ -122,10 +153,7 @@ def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Leve
     Half the plans are drawn evenly and half tilted to low predicted loss, at a temperature that
     makes the tilt visible but keeps every option in play.
     """
-    costs, free = _costs(bench), float(bench.limit - bench.space.fixed_bytes)
-    floor = float(sum(row.min() for row in costs))
-    ceiling = float(sum(row.max() for row in costs))
-    mean = min(max(free, floor), ceiling)
+    costs, mean = _costs(bench), _mean_bytes(bench)
     low, high = mean * (1 - BAND), mean * (1 + BAND)
     losses = sensed.calibrated
     spread = np.concatenate([row - row.min() for row in losses])
@@ -154,7 +182,7 @@ def _measure(bench: Bench, levels: Levels, source: str, what: str) -> Measured:
     return Measured(levels, measurements)
 
 
-def _points(bench: Bench, model: LinkAdditive, measured: Measured) -> list[dict[str, object]]:
+def _points(model: LinkAdditive, measured: Measured) -> list[dict[str, object]]:
     predicted = model.predict(measured.levels)
     return [
         {"digest": m.plan, "predicted": float(p), "measured": m.kl, "se": m.kl_se}

@@ -55,10 +55,10 @@ def run_command(settings: Path, overrides: tuple[str, ...], dry_run: bool) -> No
 
     Run again with the same settings, it goes on where it stopped: nothing is measured twice.
     """
-    from tightfit.search.run import run
+    from tightfit.search.run import run_search
     from tightfit.search.settings import load_settings
 
-    run(load_settings(settings, overrides), dry=dry_run, say=click.echo)
+    run_search(load_settings(settings, overrides), dry=dry_run, say=click.echo)
 
 
 @main.command("inspect")

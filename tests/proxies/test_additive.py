@@ -29,7 +29,7 @@ def test_no_plans_give_no_predictions():
 
 
 def test_plans_of_another_space_are_refused():
-    with pytest.raises(ValueError, match="shorter|longer"):
+    with pytest.raises(ValueError, match=r"shorter|longer"):
         MODEL.predict(np.zeros((1, 3), dtype=int))
 
 

@@ -1,0 +1,27 @@
+"""Exact solvers of the multiple-choice knapsack: one option per decision, least loss, bytes within a limit.
+
+``costs`` and ``losses`` are lists with one array per decision, indexed by option: bytes as integers, and
+additive losses of any sign. Decisions may have a single option (pins), options may be dominated or tied.
+
+- :func:`solve`: the best plan of one limit, with a proven lower bound.
+- :func:`solve_k_best`: the best few plans of one limit.
+- :func:`solve_front`: plans for every limit at once, from a coarse table.
+- :func:`greedy`: marginal gain per byte, the classic to compare with.
+
+Behind them: :mod:`_table <tightfit.search.solvers._table>` checks and pads the input,
+:mod:`_relaxation <tightfit.search.solvers._relaxation>` gives bounds and prices, and
+:mod:`_core <tightfit.search.solvers._core>` enumerates the few decisions that the prices leave open.
+"""
+
+from tightfit.search.solvers._exact import solve
+from tightfit.search.solvers._front import Front, solve_front
+from tightfit.search.solvers._greedy import greedy
+from tightfit.search.solvers._k_best import solve_k_best
+from tightfit.search.solvers._relaxation import Curve, Relaxation
+from tightfit.search.solvers._solution import Solution
+from tightfit.search.solvers._table import Table
+
+__all__ = [
+    "Curve", "Front", "Relaxation", "Solution", "Table",
+    "greedy", "solve", "solve_front", "solve_k_best",
+]  # fmt: skip

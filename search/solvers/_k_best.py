@@ -1,0 +1,42 @@
+"""One limit: the best few plans."""
+
+from __future__ import annotations
+
+from tightfit.search.solvers._core import search_core
+from tightfit.search.solvers._relaxation import Relaxation
+from tightfit.search.solvers._solution import Solution, scale_of
+from tightfit.search.solvers._table import Ragged, Table
+from tightfit.spaces import InputError
+
+
+def solve_k_best(
+    costs: Ragged, losses: Ragged, limit: int, k: int, tolerance: float = 1e-4
+) -> list[Solution]:
+    """Find the k best distinct plans within a limit, dominated options included.
+
+    Like :func:`solve`, exact and proven except where too many plans are too close to one another. The
+    j-th solution's ``bound`` is one on the loss of the j-th best plan: where its gap is 0, exactly
+    these are the j best. A plan among plans of equal loss may stand for another.
+
+    Args:
+        costs: per decision the bytes of its options.
+        losses: per decision the losses of its options, of any sign.
+        limit: most bytes of a plan.
+        k: number of plans.
+        tolerance: relative gap of the last plan that ends the search early where it would take long.
+
+    Returns:
+        At most k solutions, best first; fewer where fewer plans fit.
+
+    Raises:
+        InputError: see :meth:`Table.of`; or k is not positive.
+        InfeasibleError: the limit is below the floor.
+    """
+    if k < 1:
+        raise InputError(f"k must be at least 1, not {k}.")
+    table = Table.of(costs, losses)
+    limit = table.reachable(limit)
+    relaxation = Relaxation.of(table)
+    scale = float(scale_of(table, float(relaxation.curve(limit))))
+    found = search_core(relaxation, limit, k, accept=tolerance * scale)
+    return [Solution.of(table, levels, found.missed) for levels in found.plans]
