@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-from tightfit.exporters.base import Shipment
+from tightfit.exporters.base import Shipment, write_whole
 
 
 def export(shipment: Shipment, out: Path) -> Path:
-    """Write the plan to a file, whole or not at all.
+    """Write the plan to a file and return the path written.
 
-    Returns:
-        The path written.
+    Raises:
+        InputError: the file cannot be written, or the plan is not one of the space.
     """
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    partial.write_text(json.dumps(describe(shipment), indent=2) + "\n", encoding="utf-8")
-    os.replace(partial, out)
-    return out
+    return write_whole(out, json.dumps(describe(shipment), indent=2) + "\n")
 
 
 def describe(shipment: Shipment) -> dict[str, Any]:
-    """Return the content of the file; :meth:`tightfit.spaces.Plan.from_dict` reads it back."""
+    """Return the content of the file; :meth:`tightfit.spaces.Plan.from_dict` reads it back.
+
+    ``fixed_bytes`` and the bytes of the sites add up to ``weight_bytes``. Sites go by their module
+    path; a head that is tied to the embedding has no entry of its own.
+    """
     space, plan = shipment.space, shipment.plan
     weight_bytes = space.weight_bytes(plan)
     return {
@@ -32,6 +32,7 @@ def describe(shipment: Shipment) -> dict[str, Any]:
         "model": dict(shipment.model),
         "target": space.target.name,
         "weight_bytes": weight_bytes,
+        "fixed_bytes": space.fixed_bytes,
         "effective_bits": round(space.effective_bits(weight_bytes), 6),
         "sites": {
             space.geometry.linear(site).path: {

@@ -40,7 +40,7 @@ class Archive:
             plan: may be partial: sites without a choice stay uncompressed.
             split: name of the split.
             source: who proposed the plan, kept where it is new.
-            tokens: use only the first windows that together reach this number.
+            tokens: use only the first windows that together score this number of tokens.
         """
         windows = self.windows(split, tokens)
         protocol = self.evaluator.protocol(split, windows)
@@ -55,16 +55,15 @@ class Archive:
         return self.store.add_measurement(measured)
 
     def windows(self, split: str, tokens: int | None = None) -> Sequence[Window]:
-        """Return the windows of a split, or its first ones that together reach a number of tokens."""
+        """Return the windows of a split, or its first ones that together score a number of tokens."""
         windows = self.splits["selection" if split == SENSING else split]
         if tokens is None:
             return windows
-        taken, count = [], 0
+        taken: list[Window] = []
         for window in windows:
-            if count >= tokens:
+            if sum(w.scored for w in taken) >= tokens:
                 break
             taken.append(window)
-            count += len(window.tokens)
         return taken
 
     def _bytes(self, plan: Plan) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from tightfit.spaces import (
     GROUPS,
     Budget,
     Geometry,
+    InfeasibleError,
     InputError,
     Space,
     WeightRules,
@@ -55,22 +56,68 @@ def inspect_settings(settings: Settings) -> Inspection:
     """Build the space of some settings and check that the budget can be kept. Needs no torch.
 
     Raises:
-        InputError: the model is unknown, or rules do not fit it.
-        InfeasibleError: the budget is below the floor.
+        InputError: the model is unknown, rules do not fit it, or they leave nothing to choose.
+        InfeasibleError: the budget is below the floor, or so near to it that one plan is left.
     """
     config = read_config(settings.model)
     geometry = read_geometry(config)
     rules = settings.weight_rules()
     space = build_space(geometry, rules, settings.target_rules())
-    limit = settings.budget.to_budget().check(space)
-    notes = notes_on(space, rules)
+    if space.size == 1:
+        raise InputError(
+            f"space.weights leaves one plan, {smallest_plan(space)}, so there is nothing to search: "
+            "offer more bits, groups or zeros, or pin less."
+        )
+    limit, asked = settings.budget.to_budget().check(space), _budget_text(settings)
+    short = missing_bytes(space, limit)
+    if short:
+        raise InfeasibleError(
+            f"the budget ({asked}) leaves a single plan, {smallest_plan(space)}, so there is nothing to "
+            f"search: raise it by {short} B of weights to have a choice."
+        )
+    notes = notes_on(space, rules) + budget_notes(space, limit)
+    return Inspection(space, limit, asked, match_counts(rules, geometry), notes, config)
+
+
+def _budget_text(settings: Settings) -> str:
+    """Write the budget as it was asked for: ``total 1.50 GiB, context 4096``."""
+    budget = settings.budget
+    sizes = [("weights", budget.weights), ("total", budget.total)]
+    parts = [f"{key} {format_size(size)}" for key, size in sizes if size is not None]
+    numbers = [("effective_bits", budget.effective_bits), ("context", budget.context)]
+    parts += [f"{key} {number}" for key, number in numbers if number is not None]
+    return ", ".join(parts + [f"batch {budget.batch}"] * (budget.batch > 1))
+
+
+def missing_bytes(space: Space, limit: int) -> int:
+    """Bytes that a limit lacks to leave more than one plan; 0 where it leaves a choice, or never could."""
+    steps = [decision.costs[1] - decision.costs[0] for decision in space.decisions if len(decision.costs) > 1]
+    return max(0, space.floor + min(steps) - limit) if steps else 0
+
+
+def smallest_plan(space: Space) -> str:
+    """Name the smallest plan in words: which option where, and its bytes."""
+    places: dict[str, list[str]] = {}
+    for decision in space.decisions:
+        places.setdefault(decision.options[0].name, []).append(decision.name)
+    words = "; ".join(f"{option} in {_listed(names)}" for option, names in places.items())
+    if len(places) == 1:
+        words = f"{next(iter(places))} everywhere"
+    return f"{words} ({format_size(space.floor)}, {space.floor} B)"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
+
+
+def budget_notes(space: Space, limit: int) -> tuple[str, ...]:
+    """Say what is particular about a budget: that it leaves one plan, or that everything fits."""
     if limit >= space.ceiling:
-        notes += ("the largest plan of this space fits: the budget forces no compression below it.",)
-    if limit == space.floor or space.size == 1:
-        notes += ("only one plan keeps this budget: the smallest option everywhere.",)
-    asked = settings.to_dict()["budget"]
-    text = ", ".join(f"{key} {value}" for key, value in asked.items() if value is not None and key != "batch")
-    return Inspection(space, limit, text, match_counts(rules, geometry), notes, config)
+        return ("the budget fits at the largest option everywhere, so it forces no choice.",)
+    short = missing_bytes(space, limit)
+    if short:
+        return (f"the budget leaves a single plan, {smallest_plan(space)}; {short} B more give a choice.",)
+    return ()
 
 
 def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
@@ -183,14 +230,17 @@ def inspect_model(
     geometry = read_geometry(read_config(model))
     rules = WeightRules(bits=_INSPECTED_BITS, groups=_read_groups(groups), zeros=("integer",))
     space = build_space(geometry, rules, get_target(target))
-    limit = None if budget is None else Budget(weights=parse_size(budget)).check(space)
+    notes, limit = notes_on(space, rules), None
+    if budget is not None:
+        limit = Budget(weights=parse_size(budget)).check(space)
+        notes += budget_notes(space, limit)
     uniform = []
     for option in formats(space):
         size = space.bytes_of(uniform_levels(space, option))
         uniform.append((option.name, space.effective_bits(size), size))
     context = context or geometry.max_context
     kv = kv_bytes(geometry, context, batch)
-    return ModelInspection(model, space, tuple(uniform), context, batch, kv, limit, notes_on(space, rules))
+    return ModelInspection(model, space, tuple(uniform), context, batch, kv, limit, notes)
 
 
 def _read_groups(text: str) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from tightfit.spaces.errors import InputError, suggest
 
@@ -92,15 +93,18 @@ class Geometry:
         """Number of parameters, tied ones once, biases included."""
         return self.other + sum(x.weights + x.bias for x in self.linears if x.tied_to is None)
 
+    @cached_property
+    def _by_site(self) -> dict[str, Linear]:
+        return {linear.site: linear for linear in self.linears}
+
     def linear(self, site: str) -> Linear:
         """Return one site by its name.
 
         Raises:
             InputError: there is no such site.
         """
-        for linear in self.linears:
-            if linear.site == site:
-                return linear
+        if site in self._by_site:
+            return self._by_site[site]
         raise InputError(f"no site is called {site!r}.{suggest(site, [x.site for x in self.linears])}")
 
     def digest(self) -> str:

@@ -92,12 +92,21 @@ class Space:
         return 8 * (weight_bytes - self.fixed_bytes) / self.weights
 
     def site_options(self, plan: Plan) -> dict[str, WeightOption]:
-        """Return the option of every site that owns its bytes (a tied head follows the embedding)."""
-        result = {}
-        for decision, level in zip(self.decisions, self.levels(plan), strict=True):
+        """Return the option of every site that owns its bytes (a tied head follows the embedding).
+
+        The plan may be partial: sites of decisions it does not mention are left out.
+
+        Raises:
+            InputError: the plan uses an option that is not offered.
+        """
+        choices, result = dict(plan.choices), {}
+        for decision in self.decisions:
+            if decision.name not in choices:
+                continue
+            option = decision.options[decision.index(choices[decision.name])]
             for site in decision.sites:
                 if self.geometry.linear(site).tied_to is None:
-                    result[site] = decision.options[level]
+                    result[site] = option
         return result
 
     def digest(self) -> str:

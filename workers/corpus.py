@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import inspect
 import io
+import re
 import sysconfig
 import tokenize
 from collections.abc import Iterator, Sequence
@@ -18,20 +19,22 @@ from pathlib import Path
 from tightfit.spaces import InputError
 from tightfit.workers.reading import Document
 
-MODULES = tuple(
-    """
-    _pydecimal _pyio argparse ast asyncio base64 bdb calendar cmd code codecs codeop collections compileall
-    concurrent configparser contextlib copy copyreg csv ctypes dataclasses datetime difflib dis doctest email
-    enum filecmp fileinput fnmatch fractions ftplib functools getopt getpass gettext glob graphlib gzip
-    hashlib heapq hmac html http imaplib importlib inspect ipaddress json keyword linecache locale logging
-    lzma mailbox mimetypes modulefinder multiprocessing netrc ntpath numbers operator optparse os pdb pickle
-    pickletools pkgutil platform plistlib poplib posixpath pprint profile pstats py_compile pyclbr pydoc
-    queue quopri random re reprlib runpy sched secrets selectors shelve shlex shutil signal smtplib socket
-    socketserver sqlite3 ssl stat statistics string stringprep subprocess symtable sysconfig tabnanny tarfile
-    tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types typing unittest
-    urllib uuid warnings wave weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zoneinfo
-    """.split()
-)
+_NAMES = """
+_pydecimal _pyio argparse ast asyncio base64 bdb calendar cmd code codecs codeop collections compileall
+concurrent configparser contextlib copy copyreg csv ctypes dataclasses datetime difflib dis doctest email
+enum filecmp fileinput fnmatch fractions ftplib functools getopt getpass gettext glob graphlib gzip
+hashlib heapq hmac html http imaplib importlib inspect ipaddress json keyword linecache locale logging
+lzma mailbox mimetypes modulefinder multiprocessing netrc ntpath numbers operator optparse os pdb pickle
+pickletools pkgutil platform plistlib poplib posixpath pprint profile pstats py_compile pyclbr pydoc
+queue quopri random re reprlib runpy sched secrets selectors shelve shlex shutil signal smtplib socket
+socketserver sqlite3 ssl stat statistics string stringprep subprocess symtable sysconfig tabnanny tarfile
+tempfile textwrap threading timeit token tokenize trace traceback tracemalloc types typing unittest
+urllib uuid warnings wave weakref webbrowser wsgiref xml xmlrpc zipapp zipfile zipimport zoneinfo
+"""
+
+_DOCSTRING = re.compile(r"""[rRuU]?(\"{3}|'{3})""")
+
+MODULES = tuple(_NAMES.split())
 """Modules and packages of the standard library with something to say, in every supported Python."""
 
 
@@ -61,17 +64,16 @@ def _sources(library: Path, module: str) -> list[Path]:
 def _prose(source: str) -> Iterator[str]:
     """Docstrings and blocks of comment lines, in the order of the source."""
     block: list[str] = []
-    begins = True  # a string that begins a statement is a docstring or its like
+    begins = True  # whether a string here would be a statement of its own: a docstring or its like
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
-            block.append(token.string.lstrip("#").removeprefix(" "))
-            continue
-        if token.type == tokenize.NL and block and token.line.lstrip().startswith("#"):
+        if token.line.lstrip().startswith("#"):
+            if token.type == tokenize.COMMENT:
+                block.append(token.string.lstrip("#").removeprefix(" "))
             continue
         if block:
             yield "\n".join(block)
             block = []
-        if token.type == tokenize.STRING and begins and token.string.endswith(('"""', "'''")):
-            yield inspect.cleandoc(str(ast.literal_eval(token.string)))
+        if begins and token.type == tokenize.STRING and _DOCSTRING.match(token.string):
+            yield inspect.cleandoc(ast.literal_eval(token.string))
         if token.type not in (tokenize.COMMENT, tokenize.NL):
             begins = token.type in (tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)

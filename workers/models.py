@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,18 +56,27 @@ def load_model(model: str, *, device: str = "cpu") -> LoadedModel:
             together.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     folder = sources.resolve_folder(model)
     geometry = read_geometry(sources.read_config(str(folder)))
     try:
-        network = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False, local_files_only=True
-        )
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, RuntimeError) as error:
+        with _no_progress_bars():
+            network, loading = AutoModelForCausalLM.from_pretrained(
+                folder,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"model {model!r} could not be loaded: {reason}") from error
+    if missing := sorted(loading["missing_keys"]):
+        # Transformers only warns, and fills them with random numbers.
+        raise InputError(f"model {model!r}: {len(missing)} tensors are not in its files, {missing[0]} first.")
     check_geometry(network, geometry)
     network.to(device).eval().requires_grad_(False)
     return LoadedModel(network, tokenizer, geometry, digest_folder(folder), folder)
@@ -101,7 +112,7 @@ def check_geometry(network: Module, geometry: Geometry) -> None:
     """
     for linear in geometry.linears:
         try:
-            weight = network.get_submodule(linear.path).weight
+            weight = network.get_parameter(f"{linear.path}.weight")
         except AttributeError as error:
             raise InputError(
                 f"{linear.path}: the loaded model has no such layer, though its config says so."
@@ -111,9 +122,8 @@ def check_geometry(network: Module, geometry: Geometry) -> None:
             raise InputError(
                 f"{linear.path}: the loaded weight is {tuple(weight.shape)}, the config says {expected}."
             )
-        if (
-            linear.tied_to
-            and weight is not network.get_submodule(geometry.linear(linear.tied_to).path).weight
+        if linear.tied_to and weight is not network.get_parameter(
+            f"{geometry.linear(linear.tied_to).path}.weight"
         ):
             raise InputError(
                 f"{linear.path}: the config says it is tied to {linear.tied_to}, but the weights are not."
@@ -136,6 +146,21 @@ def digest_folder(folder: Path) -> str:
             file.seek(start + begin)
             digest.update(file.read(end - begin))
     return digest.hexdigest()
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep Transformers from drawing bars for what takes a second."""
+    import transformers
+
+    logging: Any = transformers.utils.logging  # its functions have no types
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def _tensors(folder: Path) -> list[tuple[str, dict[str, Any], Path, int]]:

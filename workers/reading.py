@@ -61,7 +61,8 @@ def read_documents(source: str) -> list[Document]:
     elif path.is_dir():
         documents = list(_folder(path))
     elif path.is_file() and path.suffix in _SUFFIXES:
-        documents = _jsonl(path) if path.suffix == ".jsonl" else _cut(path.name, _read(path))
+        text = _read(path)
+        documents = _jsonl(path.name, text) if path.suffix == ".jsonl" else _cut(path.name, text)
     elif path.is_file():
         raise InputError(f"text {source!r}: only {', '.join(_SUFFIXES)} files can be read.")
     else:
@@ -99,24 +100,25 @@ def _python_docs() -> list[Document]:
 
 def _folder(folder: Path) -> Iterator[Document]:
     for path in sorted(p for p in folder.rglob("*") if p.suffix in _SUFFIXES and p.is_file()):
+        name, text = path.relative_to(folder).as_posix(), _read(path)
         if path.suffix == ".jsonl":
-            yield from _jsonl(path)
+            yield from _jsonl(name, text)
         else:
-            yield Document(path.relative_to(folder).as_posix(), _read(path))
+            yield Document(name, text)
 
 
-def _jsonl(path: Path) -> list[Document]:
+def _jsonl(name: str, content: str) -> list[Document]:
     documents = []
-    for number, line in enumerate(_read(path).splitlines(), 1):
+    for number, line in enumerate(content.split("\n"), 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{path}, line {number}: is not valid JSON ({error}).") from error
+            raise InputError(f"{name}, line {number}: is not valid JSON ({error}).") from error
         if not isinstance(row, dict) or not isinstance(row.get("text"), str):
-            raise InputError(f"{path}, line {number}: must be an object with the text under 'text'.")
-        documents.append(Document(f"{path.name}#{number}", row["text"]))
+            raise InputError(f"{name}, line {number}: must be an object with the text under 'text'.")
+        documents.append(Document(f"{name}#{number}", row["text"]))
     return documents
 
 
@@ -163,10 +165,9 @@ def _rows(source: DatasetSource) -> Iterator[str]:
     try:
         for row in load_dataset(source.id, source.config, split=source.split, streaming=True):
             if not isinstance(row.get(source.column), str):
-                columns = ", ".join(row)
-                hint = suggest(source.column, row)
                 raise InputError(
-                    f"dataset {source.id!r}: column {source.column!r} holds no text (columns: {columns}).{hint}"
+                    f"dataset {source.id!r}: column {source.column!r} holds no text "
+                    f"(columns: {', '.join(row)}).{suggest(source.column, row)}"
                 )
             yield row[source.column]
             length += len(row[source.column])

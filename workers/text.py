@@ -105,7 +105,9 @@ def load_text(source: str | None, dataset: DatasetSource | None = None) -> Text:
     """
     if dataset is not None:
         return deduplicate(read_dataset(dataset))
-    return deduplicate(read_documents(source or ""))
+    if source is None:
+        raise InputError("text: needs a source or a dataset.")
+    return deduplicate(read_documents(source))
 
 
 def deduplicate(documents: Sequence[Document]) -> Text:
@@ -155,10 +157,13 @@ def split_documents(
             or a split has no document at all.
     """
     prefix = _prefix(tokenizer)
-    tokens = _tokenize(documents, tokenizer)
+    tokens = _tokenize(list(documents), tokenizer)
     longest = max((len(ids) for ids in tokens.values()), default=0) + len(prefix)
     if longest < sequence:
-        raise InputError(f"text: windows of {sequence} tokens are asked for, the longest document has {longest}.")
+        raise InputError(
+            f"text: windows of {sequence} tokens are asked for, but the longest document has {longest}."
+        )
+    tokens = {name: ids for name, ids in tokens.items() if len(ids) >= SHORTEST_DOCUMENT}
     parts = _assign({name: len(ids) for name, ids in tokens.items()}, needs, seed)
     splits = {}
     for split, need in needs.items():
@@ -209,17 +214,12 @@ def _grams(paragraph: str) -> set[tuple[str, ...]]:
     return set(zip(*(words[i:] for i in range(_GRAM)), strict=False))
 
 
-def _tokenize(documents: Iterable[Document], tokenizer: Any) -> dict[str, NDArray[np.int64]]:
-    """Token ids of every document that is long enough, without special tokens."""
-    listed = list(documents)
-    if not listed:
+def _tokenize(documents: Sequence[Document], tokenizer: Any) -> dict[str, NDArray[np.int64]]:
+    """Token ids of every document, without special tokens."""
+    if not documents:
         return {}
-    ids = tokenizer([d.text for d in listed], add_special_tokens=False, verbose=False)["input_ids"]
-    return {
-        document.id: np.asarray(row, dtype=np.int64)
-        for document, row in zip(listed, ids, strict=True)
-        if len(row) >= SHORTEST_DOCUMENT
-    }
+    ids = tokenizer([d.text for d in documents], add_special_tokens=False, verbose=False)["input_ids"]
+    return {d.id: np.asarray(row, dtype=np.int64) for d, row in zip(documents, ids, strict=True)}
 
 
 def _prefix(tokenizer: Any) -> list[int]:

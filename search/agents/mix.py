@@ -66,12 +66,18 @@ class Mix:
 
 
 def _pairs(task: Task) -> list[tuple[WeightOption, WeightOption]]:
-    """Per family of formats, the widest width that fits everywhere and the next one."""
+    """Per family of formats, the widest width that fits everywhere and the next one.
+
+    Plain floats have no groups and no zero points, so they are the widest members of every family.
+    """
+    offered = formats(task.space)
     families: dict[tuple[int, str], list[WeightOption]] = {}
-    for option in formats(task.space):
-        families.setdefault((option.group, option.zero), []).append(option)
+    for option in offered:
+        if option.quantized:
+            families.setdefault((option.group, option.zero), []).append(option)
+    floats = [option for option in offered if not option.quantized]
     pairs = []
-    for family in families.values():
+    for family in [[*family, *floats] for family in families.values()] or [floats]:
         fitting = [o for o in family if task.space.bytes_of(uniform_levels(task.space, o)) <= task.limit]
         wider = [o for o in family if o not in fitting]
         if fitting and wider:

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.search.solvers._pool import Pool, States, Trace, undominated
 from tightfit.search.solvers._relaxation import Relaxation
+from tightfit.search.solvers._states import Pool, States, Trace, undominated
 from tightfit.search.solvers._table import Floats, Ints
 
 _STATES = 1 << 16  # partial plans kept
@@ -65,8 +65,9 @@ class _Search:
         self.base, self.price = relaxation.levels(limit), relaxation.price(limit)
         self.base_cost = self.table.costs[self.table.rows, self.base]
         self.base_loss = self.table.losses[self.table.rows, self.base]
-        priced = self.table.losses + self.price * self.table.costs
-        self.reduced = priced - priced[self.table.rows, self.base][:, None]
+        # Differences first: price times whole byte counts would drown the losses in rounding errors.
+        self.added = self.table.costs - self.base_cost[:, None]
+        self.reduced = self.table.losses - self.base_loss[:, None] + self.price * self.added
         self.departs = self.table.real.copy()
         self.departs[self.table.rows, self.base] = False
         self.waiting = np.ones(len(self.base), dtype=np.bool_)
@@ -87,7 +88,6 @@ class _Search:
                 states.loss = states.loss + self.base_loss[decision]
                 continue
             states = self._branch(states, bounds, decision, np.flatnonzero(open_options))
-            self._offer(states)
             states, lowest = self._prune(states)
             if self._enough(lowest):
                 self.missed = min(self.missed, lowest)
@@ -101,10 +101,9 @@ class _Search:
 
     def _order(self) -> list[tuple[int, float]]:
         """Return decisions, nearest to the price first, with the least reduced loss from there on."""
-        added = np.abs(self.table.costs - self.base_cost[:, None])
         reduced = np.where(self.departs, self.reduced, np.inf)
         with np.errstate(divide="ignore", invalid="ignore"):
-            distance = np.where(self.departs, reduced / added, np.inf)
+            distance = np.where(self.departs, reduced / np.abs(self.added), np.inf)
         distance[np.isnan(distance)] = 0.0
         least = reduced.min(axis=1)
         order = np.argsort(distance.min(axis=1), kind="stable")
@@ -114,8 +113,8 @@ class _Search:
 
     def _priced_bounds(self, states: States) -> Floats:
         """Lower bounds on what partial plans can lead to, from the price alone."""
-        rest = self.base_loss[self.waiting].sum() + self.price * int(self.base_cost[self.waiting].sum())
-        bounds: Floats = states.loss + rest + self.price * (states.cost - self.limit)
+        unspent = self.limit - self.base_cost[self.waiting].sum() - states.cost
+        bounds: Floats = states.loss + self.base_loss[self.waiting].sum() - self.price * unspent
         return bounds
 
     def _branch(self, states: States, bounds: Floats, decision: int, options: Ints) -> States:
@@ -133,14 +132,15 @@ class _Search:
         node, settled = node[order], settled[order]
         fresh = settled != self.base[decision]
         node[fresh] = self.trace.add(decision, node[fresh], settled[fresh])
-        self.fresh = fresh
-        return States(cost[order], loss[order], node)
+        states = States(cost[order], loss[order], node)
+        self._offer(states.take(fresh))
+        return states
 
     def _offer(self, states: States) -> None:
-        """Complete the new states with the base plan, and offer those that fit."""
-        new = states.take(self.fresh)
-        fits = new.cost + int(self.base_cost[self.waiting].sum()) <= self.limit
-        self.pool.offer(new.loss[fits] + self.base_loss[self.waiting].sum(), new.node[fits])
+        """Complete new states with the base plan, and offer those that fit."""
+        fits = states.cost + int(self.base_cost[self.waiting].sum()) <= self.limit
+        losses = states.loss[fits] + self.base_loss[self.waiting].sum()
+        self.pool.offer(losses, states.node[fits])
 
     def _prune(self, states: States) -> tuple[States, float]:
         """Drop states whose relaxed completion is no use, and the worst ones beyond the cap."""

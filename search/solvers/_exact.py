@@ -37,4 +37,4 @@ def solve(costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4) ->
     solution = Solution.of(table, found.plans[0] if found.plans else best, found.missed)
     if solution.gap <= tolerance:
         return solution
-    return solve_milp(table, limit, tolerance, solution)
+    return solve_milp(table, limit, solution, tolerance)

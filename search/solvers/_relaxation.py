@@ -32,7 +32,8 @@ class Curve:
 
     def __call__(self, limits: ArrayLike) -> Floats:
         """Return a lower bound on the loss within each limit; infinite below the floor."""
-        return np.interp(np.asarray(limits), self.costs, self.losses, left=np.inf)
+        bounds: Floats = np.interp(np.asarray(limits), self.costs, self.losses, left=np.inf)
+        return bounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,11 +74,11 @@ class Relaxation:
             to = np.where(rates == best[:, None], added, -1).argmax(axis=1)
             # Rounding must not make a later step of a decision look better than an earlier one.
             price = np.minimum(price, best)
-            steps.append(tuple(a[moving] for a in (table.rows, to, price)))
-            steps[-1] += (added[moving, to[moving]], saved[moving, to[moving]])
+            to = to[moving]
+            steps.append((moving, to, price[moving], added[moving, to], saved[moving, to]))
             if not len(moving):
                 break
-            at = np.where(best > 0, to, at)
+            at[moving] = to
         columns = [np.concatenate(column) for column in zip(*steps, strict=True)]
         order = np.argsort(-columns[2], kind="stable")
         return cls(table, start, *(column[order] for column in columns))
@@ -112,8 +113,8 @@ class Relaxation:
     def levels(self, limit: int) -> Ints:
         """Return the plan of the last whole step within a limit: optimal for its own bytes."""
         levels = self.start.copy()
-        for decision, option in zip(*(a[: self._steps_within(limit)] for a in (self.decisions, self.options)),
-                                    strict=True):  # fmt: skip
+        taken = slice(self._steps_within(limit))
+        for decision, option in zip(self.decisions[taken], self.options[taken], strict=True):
             levels[decision] = option
         return levels
 

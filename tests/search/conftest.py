@@ -17,26 +17,24 @@ from tightfit.workers.measurement import DocumentLoss, Measurement
 
 MIB = 2**20
 REFERENCE_NLL = 3.27
+CONFIG = {
+    "model_type": "llama",
+    "dtype": "bfloat16",
+    "vocab_size": 49152,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": True,
+}
+RULES: dict[str, Any] = {"bits": (3, 4, 5, 6), "groups": (64,), "zeros": ("float",), "only": {"embed": (8,)}}
 
 
 def small_space(layers: int = 4, target: str = "any") -> Space:
     """The space of a SmolLM2-shaped model with an 8-bit embedding."""
-    geometry = read_geometry(
-        {
-            "model_type": "llama",
-            "dtype": "bfloat16",
-            "vocab_size": 49152,
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_hidden_layers": layers,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "max_position_embeddings": 8192,
-            "tie_word_embeddings": True,
-        }
-    )
-    rules = WeightRules(bits=(3, 4, 5, 6), groups=(64,), zeros=("float",), only={"embed": (8,)})
-    return build_space(geometry, rules, get_target(target))
+    geometry = read_geometry({**CONFIG, "num_hidden_layers": layers})
+    return build_space(geometry, WeightRules(**RULES), get_target(target))
 
 
 class FakeRun:
@@ -79,7 +77,15 @@ class FakeRun:
         """Everything known before any weights are loaded."""
         geometry, put, text = self.space.geometry, self.store.put, self.text
         self.store.add_space(self.space)
-        put("settings", {"model": text("smollm2-135m-offgrid"), "seed": 0, "budget": {"weights": "76MiB"}})
+        put(
+            "settings",
+            {
+                "model": text("smollm2-135m-offgrid"),
+                "seed": 0,
+                "budget": {"weights": "76MiB"},
+                "space": {"weights": RULES},
+            },
+        )
         put(
             "model",
             {
@@ -94,7 +100,12 @@ class FakeRun:
         facts = SpaceFacts.of(self.space)
         put(
             "space",
-            {**vars(facts), "notes": [text("group 128 divides no width of this model")], "patterns": {}},
+            {
+                **vars(facts),
+                "notes": [text("group 128 divides no width of this model")],
+                "patterns": {},
+                "config": {**CONFIG, "num_hidden_layers": geometry.layers},
+            },
         )
         put("budget", {"limit": self.limit, "text": text(f"{self.limit / MIB:.2f}MiB")})
         put("cost", {"forward_tokens": {"sense": 9000, "validate": 24000}, "estimate_seconds": 412.0})
@@ -146,7 +157,8 @@ class FakeRun:
             {"link": "identity", "error": 0.0121, "excess": 2.4},
             {"link": "amplifying", "error": 0.0084, "excess": 0.0},
         ]
-        model = {"weights": [], "link": {"link": "amplifying", "kappa": 0.9}}
+        weights = [losses.tolist() for losses in self.losses]
+        model = {"weights": weights, "link": {"link": "amplifying", "kappa": 0.9}}
         self.store.add_fit("link", {"model": model, "table": table, "plans": 32, "synergy": 1.31})
 
     def validate(self) -> None:

@@ -133,8 +133,9 @@ def test_errors_name_the_override(path: Path, override: str, message: str) -> No
 
 
 def test_an_override_can_contradict_another_key(path: Path) -> None:
-    assert refused(path, "text.selection=510", "sense={fit_tokens: 510, marginal_tokens: 1}") == [
-        "-s sense: sense.prescreen_tokens: 512 tokens are more than text.selection has (510)."
+    sense = "sense={fit_tokens: 510, marginal_tokens: 1, prescreen_tokens: 511}"
+    assert refused(path, "text.selection=510", sense) == [
+        "-s sense: sense.prescreen_tokens: 511 tokens are more than text.selection has (510)."
     ]
 
 

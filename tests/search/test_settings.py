@@ -273,7 +273,8 @@ def test_defaults_are_checked_against_what_is_given(refused: Callable[..., list[
 def test_measuring_on_more_tokens_than_there_are_names_both_numbers(
     refused: Callable[..., list[str]],
 ) -> None:
-    lines = refused(f"{BUDGET}text: {{selection: 600}}\nsense:\n  fit_tokens: 601\n  marginal_tokens: 600\n")
+    sense = "sense:\n  fit_tokens: 601\n  marginal_tokens: 600\n  prescreen_tokens: 599\n"
+    lines = refused(f"{BUDGET}text: {{selection: 600}}\n{sense}")
     assert lines == ["search.yaml:4: sense.fit_tokens: 601 tokens are more than text.selection has (600)."]
 
 

@@ -26,7 +26,7 @@ def test_asked_effective_bits_are_never_exceeded_nor_wasted(
 
 
 def test_effective_bits_of_a_width_buy_that_width_everywhere(space: Callable[..., Space]) -> None:
-    built = space(bits=(4, 8))
+    built = space(bits=(4, 8), zeros=("float",))
     assert Budget(effective_bits=4.5).check(built) == built.floor  # 4 + 32/64
     assert Budget(effective_bits=8.5).check(built) == built.ceiling
 

@@ -89,7 +89,7 @@ def test_a_rule_for_either_end_governs_the_tied_tensor(
     space: Callable[..., Space], end: str, key: str, value: Any, offered: list[str]
 ) -> None:
     rule = {end: value["X"]} if isinstance(value, dict) else (end,)
-    assert option_names(by_name(space(**{key: rule}))[EMBED]) == offered
+    assert option_names(by_name(space(zeros=("float",), **{key: rule}))[EMBED]) == offered
 
 
 def test_options_ascend_in_bytes_and_costs_equal_the_formula(space: Callable[..., Space]) -> None:
@@ -110,6 +110,7 @@ def test_exclude_wins_over_pin_and_pin_over_only(space: Callable[..., Space]) ->
             only={"layers.*": (5,)},
             pin={"layers.0.*": "6b-g32-sym", "layers.1.*": "6b-g32-sym"},
             exclude=("layers.0.mlp.*",),
+            zeros=("float",),
         )
     )
     assert option_names(decisions["layers.0.mlp.up_proj"]) == ["16b"]
@@ -122,7 +123,7 @@ def test_the_last_of_several_matching_patterns_wins(space: Callable[..., Space])
     pins = by_name(space(pin={"*": "4b-g64-sym", "layers.1.*": "5b-g64-sym"}))
     assert option_names(pins["layers.1.mlp.up_proj"]) == ["5b-g64-sym"]
     assert option_names(pins["layers.2.mlp.up_proj"]) == ["4b-g64-sym"]
-    only = by_name(space(only={"layers.1.*": (5,), "*": (6,)}))
+    only = by_name(space(only={"layers.1.*": (5,), "*": (6,)}, zeros=("float",)))
     assert option_names(only["layers.1.mlp.up_proj"]) == ["6b-g64-float"]
 
 
@@ -189,7 +190,7 @@ def test_a_target_that_stores_none_of_the_options_is_named(space: Callable[..., 
         r"bits 3, 4, 5, 6, groups 64 and zeros float none fits \(target vllm stores .* zeros none, integer"
     )
     with pytest.raises(InputError, match=message):
-        space(target="vllm")
+        space(target="vllm", bits=(3, 4, 5, 6), groups=(64,), zeros=("float",))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_a_pin_that_cannot_be_is_refused(
 
 def test_an_option_that_a_decision_does_not_offer_is_refused(space: Callable[..., Space]) -> None:
     with pytest.raises(InputError, match=r"embed does not offer '9b' \(offered: 3b-g64-float, "):
-        by_name(space())[EMBED].index("9b")
+        by_name(space(bits=(3, 4), zeros=("float",)))[EMBED].index("9b")
 
 
 def test_expand_gives_every_combination_once() -> None:

@@ -69,7 +69,7 @@ def test_an_unquantized_plan_is_as_large_as_the_model(space: Callable[..., Space
 
 
 def test_pins_are_inside_the_bytes_and_the_effective_bits(space: Callable[..., Space]) -> None:
-    built = space(pin={"head": "8b-g64-float"}, bits=(4,))
+    built = space(pin={"head": "8b-g64-float"}, bits=(4,), zeros=("float",))
     layers = 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 192)
     assert built.weights == 320 * 64 + layers
     bits = (8.5 * 320 * 64 + 4.5 * layers) / built.weights

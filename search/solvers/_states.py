@@ -105,7 +105,8 @@ def undominated(cost: Ints, loss: Floats, depth: int) -> Ints:
         loss: shape ``(N,)``.
         depth: number of layers.
     """
-    rest, layers = np.arange(len(cost)), []
+    rest = np.arange(len(cost))
+    layers: list[Ints] = []
     while len(rest) and len(layers) < depth:
         values = loss[rest]
         lowest = np.minimum.accumulate(values)

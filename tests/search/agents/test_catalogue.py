@@ -1,0 +1,95 @@
+"""What holds for every agent: a new one is tested by its line in the catalogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tightfit.search.agents import AGENTS, Task, get_agent
+from tightfit.spaces import InputError, WeightOption
+
+KINDS = {"uniform": "uniform", "mix": "mix"}
+"""Kinds of the agents whose plans are baselines; all others search."""
+
+agents = pytest.mark.parametrize("name", AGENTS)
+
+
+@agents
+def test_every_proposal_keeps_the_budget_and_covers_every_decision(name: str, task: Task) -> None:
+    for proposal in get_agent(name).propose(task, 6):
+        assert proposal.weight_bytes == task.space.weight_bytes(proposal.plan) <= task.limit
+        assert proposal.levels == task.space.levels(proposal.plan)
+        assert [decision for decision, _ in proposal.plan.choices] == [d.name for d in task.space.decisions]
+        assert proposal.kind == KINDS.get(name, "searched")
+        assert proposal.label.startswith(name)
+
+
+@agents
+def test_sites_that_run_as_one_kernel_keep_one_option(name: str, task: Task) -> None:
+    for proposal in get_agent(name).propose(task, 6):
+        options = task.space.site_options(proposal.plan)
+        for _, modules in task.space.target.fused:
+            for layer in range(task.space.geometry.layers):
+                members = [s for s in options if s.split(".")[1:2] == [str(layer)] and s.endswith(modules)]
+                assert len(members) == len(modules)
+                assert len({options[site] for site in members}) == 1
+
+
+@agents
+def test_pinned_and_excluded_sites_stay_as_they_are(name: str, task_of: Callable[..., Task]) -> None:
+    task = task_of("pinned", 0.4)
+    proposals = get_agent(name).propose(task, 6)
+    assert proposals
+    for proposal in proposals:
+        options = task.space.site_options(proposal.plan)
+        assert options["embed"] == WeightOption(8, 64, "integer")  # the tied head's pin
+        assert options["layers.1.attn.q_proj"] == WeightOption(4, 32, "none")  # fused with the pinned one
+        assert {o for site, o in options.items() if site.startswith("layers.0.")} == {WeightOption(16)}
+        assert {o.bits for site, o in options.items() if site.startswith("layers.2.mlp.")} <= {8, 16}
+
+
+@agents
+def test_proposals_are_distinct_and_at_most_as_many_as_asked(name: str, task: Task) -> None:
+    for count in (1, 3, 40):
+        digests = [proposal.plan.digest for proposal in get_agent(name).propose(task, count)]
+        assert len(set(digests)) == len(digests) <= count
+
+
+@agents
+def test_the_same_task_gets_the_same_proposals_and_a_smaller_count_the_first_of_them(
+    name: str, task: Task
+) -> None:
+    proposals = get_agent(name).propose(task, 6)
+    assert get_agent(name).propose(task, 6) == proposals
+    assert get_agent(name).propose(task, 1) == proposals[:1]
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if name != "mix"])
+def test_whoever_needs_no_second_width_always_proposes_something(name: str, task: Task) -> None:
+    assert get_agent(name).propose(task, 1)
+
+
+@agents
+def test_where_one_plan_fits_nothing_else_is_proposed(name: str, task_of: Callable[..., Task]) -> None:
+    task = task_of("fused", 0)
+    floor = (0,) * len(task.space.decisions)
+    assert {proposal.levels for proposal in get_agent(name).propose(task, 6)} <= {floor}
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("exakt", " Did you mean 'exact'?"), ("unifrom", " Did you mean 'uniform'?"), ("rl", "")],
+)
+def test_an_unknown_agent_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        get_agent(name)
+    assert str(refusal.value) == f"no agent is called {name!r} (agents: {', '.join(AGENTS)}).{hint}"
+
+
+def test_a_catalogue_entry_is_a_frozen_dataclass_without_state() -> None:
+    for name in AGENTS:
+        agent: Any = get_agent(name)
+        assert agent == get_agent(name)
+        assert hash(agent) == hash(get_agent(name))

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tightfit.search.agents import Task, get_agent
+from tightfit.search.agents.uniform import formats, nearest_level, uniform_levels
+from tightfit.spaces import Decision, WeightOption
+
+
+def options(names: str) -> Decision:
+    """A decision over a 64 × 64 matrix with these options."""
+    offered = tuple(WeightOption.from_name(name) for name in names.split())
+    costs = tuple(option.tensor_bytes(64, 64) for option in offered)
+    return Decision("a", ("a",), offered, costs, 4096)
+
+
+def test_a_format_is_used_wherever_it_is_offered(task: Task) -> None:
+    for option in formats(task.space):
+        for decision, level in zip(task.space.decisions, uniform_levels(task.space, option), strict=True):
+            chosen = decision.options[level]
+            if option in decision.options:
+                assert chosen == option
+            else:
+                gaps = [abs(offered.bits - option.bits) for offered in decision.options]
+                assert abs(chosen.bits - option.bits) == min(gaps)
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "nearest"),
+    [
+        ("3b-g64-sym 4b-g64-sym 8b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # bits decide first
+        ("3b-g64-sym 4b-g64-sym 6b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # of equally near bits the fewer
+        ("4b-g32-int 4b-g64-float 5b-g64-int", "4b-g64-int", "4b-g32-int"),  # then the kind of zero point
+        ("4b-row-int 4b-g32-int", "4b-g64-int", "4b-g32-int"),  # then the group
+        ("16b", "3b-g64-sym", "16b"),
+        ("8b-g64-sym 16b", "32b", "16b"),
+    ],
+)
+def test_where_it_is_not_offered_the_nearest_takes_its_place(offered: str, wanted: str, nearest: str) -> None:
+    decision = options(offered)
+    level = nearest_level(decision, WeightOption.from_name(wanted))
+    assert decision.options[level].name == nearest
+
+
+def test_formats_are_what_free_decisions_offer_ascending_in_bits(task_of: Callable[..., Task]) -> None:
+    space = task_of("pinned", 0.5).space
+    assert [option.name for option in formats(space)] == ["3b-g64-int", "4b-g64-int", "8b-g64-int", "16b"]
+    mixed = formats(task_of("uneven", 0.5).space)
+    sizes = [option.tensor_bytes(576, 192) for option in mixed]
+    assert sizes == sorted(sizes)
+    assert len(mixed) == 6 * 2 * 3 + 1
+
+
+def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
+    sizes = [task.space.bytes_of(uniform_levels(task.space, option)) for option in formats(task.space)]
+    proposals = get_agent("uniform").propose(task, len(sizes))
+    assert proposals[0].weight_bytes == max(size for size in sizes if size <= task.limit)
+    assert [p.weight_bytes for p in proposals] == sorted((p.weight_bytes for p in proposals), reverse=True)
+    assert {p.weight_bytes for p in proposals} == {size for size in sizes if size <= task.limit}
+
+
+def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[..., Task]) -> None:
+    space = task_of("untied", 0).space
+    for option in formats(space):
+        size = space.bytes_of(uniform_levels(space, option))
+        best, less = task_of("untied", size), task_of("untied", max(size - 1, space.floor))
+        assert get_agent("uniform").propose(best, 1)[0].label == f"uniform {option.name}"
+        if size > space.floor:
+            assert get_agent("uniform").propose(less, 1)[0].weight_bytes < size

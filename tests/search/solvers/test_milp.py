@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tightfit.search.solvers import Solution, Table, greedy, solve
+from tightfit.search.solvers._milp import solve_milp
+
+
+def start(table: Table, instance: Any) -> Solution:
+    levels = np.array(greedy(instance.costs, instance.losses, instance.limit))
+    return Solution.of(table, levels, -np.inf)
+
+
+def test_agrees_with_brute_force(random_small: Callable[[int], Any]) -> None:
+    for seed in range(60):
+        instance = random_small(seed)
+        table = Table.of(instance.costs, instance.losses)
+        solution = solve_milp(table, instance.limit, start(table, instance), tolerance=1e-9)
+        optimum = instance.ranked()[0]
+        assert solution.cost <= instance.limit
+        assert solution.bound <= optimum + 1e-9
+        assert solution.loss == pytest.approx(optimum, abs=1e-5)
+
+
+def test_agrees_with_the_core_search_where_brute_force_cannot_go(random_large: Callable[..., Any]) -> None:
+    instance = random_large(60, 6)
+    table = Table.of(instance.costs, instance.losses)
+    solution = solve_milp(table, instance.limit, start(table, instance), tolerance=1e-5)
+    best = solve(instance.costs, instance.losses, instance.limit)
+    assert best.gap == 0
+    assert solution.bound <= best.loss <= solution.loss
+    assert solution.loss == pytest.approx(best.loss, rel=1e-4)
+
+
+def test_a_better_known_plan_and_bound_are_kept(random_large: Callable[..., Any]) -> None:
+    instance = random_large(30, 6)
+    table = Table.of(instance.costs, instance.losses)
+    best = solve(instance.costs, instance.losses, instance.limit)
+    assert solve_milp(table, instance.limit, best, tolerance=0.5) == best
