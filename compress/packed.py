@@ -25,11 +25,11 @@ def pack_codes(codes: Tensor, bits: int) -> Tensor:
     if bits == 8:
         return flat.clone()
     count = flat.numel()
-    padded = torch.nn.functional.pad(flat, (0, -count % 8)).view(-1, 8).to(torch.int64)
-    # Eight codes fit one 64-bit word; its low `bits` bytes are the stream.
-    word = torch.zeros(padded.shape[0], dtype=torch.int64, device=codes.device)
-    for position in range(8):
-        word |= padded[:, position] << (bits * position)
+    word = _words(flat.numel(), codes.device)
+    word.view(torch.uint8)[:count] = flat
+    for width in (8, 16, 32):
+        used, low = _lanes(bits, width)
+        word = (word & low) | (word >> (width - used) & (low << used))
     stream = word.view(-1, 1).view(torch.uint8)[:, :bits].reshape(-1)
     return stream[: -(-count * bits // 8)].clone()
 
@@ -38,13 +38,28 @@ def unpack_codes(stream: Tensor, bits: int, count: int) -> Tensor:
     """Read ``count`` integers of ``bits`` bits back from a stream of :func:`pack_codes`."""
     if bits == 8:
         return stream.clone()
-    words = -(-count // 8)
-    padded = torch.zeros(words, 8, dtype=torch.uint8, device=stream.device)
-    padded[:, :bits] = torch.nn.functional.pad(stream, (0, words * bits - stream.numel())).view(words, bits)
-    word = padded.view(torch.int64).view(-1, 1)
-    shifts = torch.arange(0, 8 * bits, bits, device=stream.device)
-    codes: Tensor = (word >> shifts) & (2**bits - 1)
-    return codes.to(torch.uint8).view(-1)[:count]
+    word = _words(count, stream.device)
+    padded = torch.nn.functional.pad(stream, (0, word.numel() * bits - stream.numel()))
+    word.view(-1, 1).view(torch.uint8)[:, :bits] = padded.view(-1, bits)
+    for width in (32, 16, 8):
+        used, low = _lanes(bits, width)
+        word = (word & low) | ((word & (low << used)) << (width - used))
+    return word.view(torch.uint8)[:count]
+
+
+def _words(count: int, device: torch.device) -> Tensor:
+    """Return 64-bit words of zeros with room for ``count`` codes, one byte each."""
+    return torch.zeros(-(-count // 8), dtype=torch.int64, device=device)
+
+
+def _lanes(bits: int, width: int) -> tuple[int, int]:
+    """Return how many bits each lane of ``width`` bits holds, and a mask of them in every other lane.
+
+    Eight codes start as the bytes of a 64-bit word. Each step of packing moves every other lane
+    down to its neighbour: lanes of 8 bits become lanes of 16, 32, 64, and their codes close up.
+    """
+    used = bits * width // 8
+    return used, sum((2**used - 1) << start for start in range(0, 64, 2 * width))
 
 
 @dataclass(frozen=True)
@@ -84,8 +99,9 @@ class PackedTensor:
         scales = self.scales.to(device).float()
         codes = unpack_codes(self.codes.to(device), option.bits, self.rows * self.cols)
         grouped = codes.view(*scales.shape, -1).float()
-        offset = self._offset(scales, device)
-        return torch.addcmul(offset.unsqueeze(-1), grouped, scales.unsqueeze(-1)).view(self.rows, self.cols)
+        # Not addcmul: whether it rounds once or twice depends on the device.
+        grouped.mul_(scales.unsqueeze(-1)).add_(self._offset(scales, device).unsqueeze(-1))
+        return grouped.view(self.rows, self.cols)
 
     def _offset(self, scales: Tensor, device: torch.device | str) -> Tensor:
         """Return what is added to scale · code, per group."""

@@ -44,8 +44,8 @@ MOVES = (
     (-0.7, 0.75),
     (0.0, 0.0),
 )
-# Smallest positive 16-bit float. It stands in for a scale of 0, by which nothing can be divided.
-_TINY = 2.0**-24
+# Smallest and largest positive 16-bit float. The smallest stands in for a scale of 0.
+_TINY, _HUGE = 2.0**-24, 65504.0
 # Mean square error, in squared steps, that float32 cannot tell from none.
 _EXACT = 1e-9
 # Sums over more elements than this may be split among threads, and then depend on their number.
@@ -54,12 +54,7 @@ _SPAN = 1 << 14
 
 @dataclass(frozen=True)
 class Ranges:
-    """Ranges of groups, as they are stored: value = scale · code + offset.
-
-    Attributes:
-        scale: float32 (rows, groups), each value a 16-bit float and not 0.
-        offset: float32 (rows, groups).
-    """
+    """Ranges of groups: value = scale · code + offset, each tensor float32 of shape (rows, groups)."""
 
     scale: Tensor
     offset: Tensor
@@ -67,7 +62,7 @@ class Ranges:
 
 @dataclass(frozen=True)
 class _Trial:
-    """Ranges that were tried, and what the regression makes of them; all of shape (rows, groups)."""
+    """Storable ranges with their error, and what the regression makes of them with its error."""
 
     error: Tensor
     ranges: Ranges
@@ -75,30 +70,29 @@ class _Trial:
     fit: Ranges
 
     def or_better(self, other: _Trial) -> _Trial:
-        """Take from another trial, per group, the ranges and the fits that have less error."""
-        error, ranges = _less(self.error, self.ranges, other.error, other.ranges)
-        fit_error, fit = _less(self.fit_error, self.fit, other.fit_error, other.fit)
-        return _Trial(error, ranges, fit_error, fit)
+        """Take from another trial, group by group, the ranges and the fit that have less error."""
+        return _Trial(
+            torch.minimum(self.error, other.error),
+            _choose(self.ranges, other.ranges, other.error < self.error),
+            torch.minimum(self.fit_error, other.fit_error),
+            _choose(self.fit, other.fit, other.fit_error < self.fit_error),
+        )
 
 
-def _less(error: Tensor, old: Ranges, other_error: Tensor, new: Ranges) -> tuple[Tensor, Ranges]:
-    # Not a minimum: an error that overflowed into NaN must never win.
-    better = other_error < error
-    scale, offset = (
-        torch.where(better, new.scale, old.scale),
-        torch.where(better, new.offset, old.offset),
-    )
-    return torch.where(better, other_error, error), Ranges(scale, offset)
+def _choose(old: Ranges, new: Ranges, better: Tensor) -> Ranges:
+    # With weights of exactly 0 and 1 lerp is torch.where, but much faster on random masks.
+    weight = better.float()
+    return Ranges(old.scale.lerp(new.scale, weight), old.offset.lerp(new.offset, weight))
 
 
 def fit_ranges(w: Tensor, h: Tensor, option: WeightOption) -> Ranges:
-    """Find the ranges of all groups.
+    """Find the ranges of all groups, exactly as they can be stored.
 
     No group's error is above that of its min–max range, and a group whose min–max range reproduces
     it exactly keeps that range.
 
     Args:
-        w: float32 weights of shape (rows, groups, group).
+        w: finite float32 weights of shape (rows, groups, group).
         h: importances of shape (1, groups, group), about 1 on average.
         option: bits and kind of zero point.
 
@@ -113,17 +107,13 @@ def fit_ranges(w: Tensor, h: Tensor, option: WeightOption) -> Ranges:
 
 
 def codes_of(w: Tensor, ranges: Ranges, bits: int) -> Tensor:
-    """Return the nearest code of every weight as uint8, in the shape of w."""
-    return _positions(w, ranges).round_().clamp_(0, 2**bits - 1).to(torch.uint8)
-
-
-def _positions(w: Tensor, ranges: Ranges) -> Tensor:
-    """Return where every weight lies in its range, in steps."""
-    return (w - ranges.offset.unsqueeze(-1)).mul_(ranges.scale.reciprocal().unsqueeze(-1))
+    """Return the nearest code of every weight of w as uint8."""
+    steps = (w - ranges.offset.unsqueeze(-1)).mul_(ranges.scale.reciprocal().unsqueeze(-1))
+    return steps.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
 
 
 class _Groups:
-    """Groups of weights with the sums that every trial needs.
+    """Groups of weights, the sums that every trial needs, and room to work in.
 
     Args:
         w: weights (rows, groups, group).
@@ -140,20 +130,25 @@ class _Groups:
         centred = w - self._mean.unsqueeze(-1)
         self._weighted = h * centred
         self._variance = _total(centred.mul_(self._weighted))
+        self._buffers = torch.empty_like(w), torch.empty_like(w)
 
     def min_max(self) -> Ranges:
-        """Return the ranges from the least to the largest weight; they must hold 0 without offset."""
-        low, high = torch.aminmax(self._w, dim=-1)
+        """Return the ranges from least to largest weight; all but ``float`` ones must hold 0.
+
+        Raises:
+            InputError: one cannot be stored.
+        """
+        low, high = self._w.amin(-1), self._w.amax(-1)
         if self._option.zero == "none":
-            largest = torch.where(high > -low, high, low)
-            ranges = self._stored(largest / -(2 ** (self._option.bits - 1)), low)
+            scale = torch.where(high > -low, high, low) / -(2 ** (self._option.bits - 1))
         else:
             if self._option.zero == "integer":
                 low, high = low.clamp(max=0), high.clamp(min=0)
-            ranges = self._stored((high - low) / self._levels, low)
-        if not bool(torch.isfinite(ranges.scale).all()) or not bool(torch.isfinite(ranges.offset).all()):
-            raise InputError("the weights are too large for 16-bit group scales.")
-        return ranges
+            scale = (high - low) / self._levels
+        for stored in (scale, low) if self._option.zero == "float" else (scale,):
+            if not bool(torch.isfinite(stored.half()).all()):
+                raise InputError("the weights are too large for 16-bit group scales.")
+        return self._stored(scale, low)
 
     def moved(self, ranges: Ranges, stretch: float, shift: float) -> Ranges:
         """Return ranges wider by ``stretch`` steps, their middle shifted by ``shift`` steps.
@@ -163,43 +158,53 @@ class _Groups:
         factor = 1 + stretch / 2**self._option.bits
         if self._option.zero == "none":
             return self._stored(ranges.scale * (-factor if shift else factor), ranges.offset)
-        middle = self._levels / 2
-        offset = ranges.offset + ranges.scale * (shift + middle - factor * middle)
-        return self._stored(ranges.scale * factor, offset)
+        steps = shift + (1 - factor) * self._levels / 2
+        return self._stored(ranges.scale * factor, ranges.offset + ranges.scale * steps)
 
     def measure(self, ranges: Ranges) -> _Trial:
-        """Round to ranges and regress on the result (symbols as at the top of this module)."""
-        exact = _positions(self._w, ranges)
-        residual = exact.round().clamp_(0, self._levels).sub_(exact)
-        weighted = residual * self._h
-        scale = ranges.scale
-        drift = torch.zeros_like(scale)  # ε̄
-        if self._option.zero == "float":
-            drift = _total(weighted).mul_(scale).div_(self._mass)
-        squares = _total(weighted.mul_(residual))
-        error = torch.where(squares < _EXACT * self._mass, 0.0, squares).mul_(scale).mul_(scale)
-        product = _total(residual.mul_(self._weighted)).mul_(scale)
-        spread = error - drift.square().mul_(self._mass)
+        """Round to ranges, and regress w on the result (symbols as at the top of this module)."""
+        mean_residual, squares, product = self._residuals(ranges)
+        scale, mass = ranges.scale, self._mass
+        # A range that float32 cannot tell from exact counts as exact.
+        squares = torch.nn.functional.threshold(squares / mass, _EXACT, 0.0)
+        error = squares * mass * scale * scale
+        drift = scale * mean_residual
+        product = product * scale
+        spread = error - drift * drift * mass
         covariance = product + spread
         variance = self._variance + product + covariance
-        gain = torch.where(variance > 0, covariance / variance, 0.0)
-        slope = 1 - gain
-        offset = self._mean - slope * (self._mean + drift - ranges.offset)
-        return _Trial(error, ranges, spread - covariance * gain, Ranges(scale * slope, offset))
+        gain = (covariance / variance.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
+        offset = self._mean - (1 - gain) * (self._mean + drift - ranges.offset)
+        fit_error = spread - gain * (2 * covariance - gain * variance)
+        return _Trial(error, ranges, fit_error, Ranges(scale * (1 - gain), offset))
+
+    def _residuals(self, ranges: Ranges) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the weighted mean of ε, Σ h ε² and Σ h ε (w − w̄), ε in steps of the range."""
+        steps, residual = self._buffers
+        torch.sub(self._w, ranges.offset.unsqueeze(-1), out=steps)
+        steps.mul_(ranges.scale.reciprocal().unsqueeze(-1))
+        torch.round(steps, out=residual).clamp_(0, self._levels).sub_(steps)
+        weighted = torch.mul(residual, self._h, out=steps)
+        mean = torch.zeros_like(ranges.scale)
+        if self._option.zero == "float":
+            mean = _total(weighted) / self._mass
+        squares = _total(weighted.mul_(residual))
+        return mean, squares, _total(residual.mul_(self._weighted))
 
     def _stored(self, scale: Tensor, offset: Tensor) -> Ranges:
         """Return the nearest ranges that can be stored."""
-        scale = scale.half().float()
-        scale = torch.where(scale == 0, _TINY, scale)
+        size = scale.abs().clamp_(_TINY, _HUGE).half().float()
         if self._option.zero == "none":
-            return Ranges(scale, scale * -(2 ** (self._option.bits - 1)))
-        scale = scale.abs_()
+            size = size.copysign(scale)
+            return Ranges(size, size * -(2 ** (self._option.bits - 1)))
         if self._option.zero == "float":
-            return Ranges(scale, offset.half().float())
-        zero = (offset / -scale).round_().clamp_(0, self._levels)
-        return Ranges(scale, -scale * zero)
+            return Ranges(size, offset.clamp(-_HUGE, _HUGE).half().float())
+        zero = (offset / -size).round_().clamp_(0, self._levels)
+        return Ranges(size, -size * zero)
 
 
 def _total(x: Tensor) -> Tensor:
     """Sum over the last dimension, to the same bits on any number of threads."""
+    if x.shape[-1] <= _SPAN:
+        return x.sum(-1)
     return torch.stack([part.sum(-1) for part in x.split(_SPAN, dim=-1)]).sum(0)

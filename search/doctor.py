@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sqlite3
 from collections.abc import Sequence
@@ -15,17 +16,8 @@ from typing import Any, Literal
 from tightfit.spaces import format_size
 from tightfit.workers.sources import cache_folder
 
-# Lowest version with which Tightfit is known to work; see pyproject.toml.
-_FLOORS = {
-    "torch": (2, 6),
-    "transformers": (5, 5),
-    "optuna": None,
-    "ray": (2, 54),
-    "gradio": (6, 22),
-    "scikit-learn": (1, 4),
-    "sqlite-utils": (4, 0),
-}
-_OPTIONAL = ("optuna", "ray", "gradio")
+# A requirement as the package's own metadata writes it: torch>=2.6, datasets>=3.0; extra == "data".
+_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*>=\s*(?P<floor>[\d.]+)(.*extra == ['\"](?P<extra>\w+)['\"])?")
 # The default model, its prepared copies and one run's option cache.
 _DISK_NEEDED = 4 * 2**30
 # Versions before this can lose committed pages when two connections write and checkpoint at once
@@ -48,11 +40,11 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at libraries, SQLite, memory, disk and devices."""
+    """Look at libraries, SQLite, disk and devices."""
     findings = [
         Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     ]
-    findings += [_library(name, floor) for name, floor in _FLOORS.items()]
+    findings += _libraries("tightfit")
     findings += [_sqlite(sqlite3.sqlite_version_info), _disk(), *_devices()]
     return findings
 
@@ -63,17 +55,32 @@ def render_findings(findings: Sequence[Finding]) -> str:
     return "\n".join(f"{f.level:<8} {f.subject:<{width}}  {f.text}" for f in findings)
 
 
-def _library(name: str, floor: tuple[int, int] | None) -> Finding:
+def _libraries(package: str) -> list[Finding]:
+    """Look at everything that a package requires; what only its developers need is left out."""
+    try:
+        requirements = importlib.metadata.requires(package) or []
+    except importlib.metadata.PackageNotFoundError:
+        return [Finding("error", package, "runs from a folder that is not installed: pip install -e .")]
+    matches = [match for text in requirements if (match := _REQUIREMENT.match(text))]
+    return [_library(match) for match in matches if match["extra"] != "dev"]
+
+
+def _library(requirement: re.Match[str]) -> Finding:
+    name, floor, extra = requirement["name"], requirement["floor"], requirement["extra"]
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        if name in _OPTIONAL:
-            return Finding("ok", name, "not installed (not needed for a run on one machine)")
-        return Finding("error", name, "not installed, but needed")
-    parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if floor is not None and parts < floor:
-        return Finding("error", name, f"{version} is older than {floor[0]}.{floor[1]}, the oldest that works")
+        if extra:
+            return Finding("ok", name, f"not installed (only needed for tightfit[{extra}])")
+        return Finding("error", name, f"not installed, but needed: pip install '{name}>={floor}'")
+    if _release(version) < _release(floor):
+        return Finding("error", name, f"{version} is older than {floor}, the oldest that works")
     return Finding("ok", name, version)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: 2.13.0+cpu is (2, 13, 0), 4.0rc1 is (4, 0)."""
+    return tuple(map(int, re.findall(r"(?:^|(?<=\d)\.)(\d+)", version.partition("+")[0])))
 
 
 def _sqlite(version: tuple[int, ...]) -> Finding:
@@ -102,8 +109,10 @@ def _devices() -> list[Finding]:
     cores = Finding("ok", "cpu", f"{os.cpu_count()} logical cores")
     if importlib.util.find_spec("torch") is None:
         return [cores]
-    import torch
-
+    try:
+        import torch
+    except (ImportError, OSError) as error:
+        return [cores, Finding("error", "torch", f"is installed but cannot be imported: {error}")]
     found = [Finding("ok", "cuda", torch.cuda.get_device_name(i)) for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         found.append(Finding("ok", "mps", "available"))

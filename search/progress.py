@@ -22,10 +22,15 @@ class Progress:
 
     Args:
         stream: where to write; standard error unless given, so that output can be piped.
+        clock: gives the time in seconds.
+
+    Attributes:
+        seconds: time spent so far, by stage.
     """
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._stream = stream or sys.stderr
+        self._clock = clock
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -36,14 +41,13 @@ class Progress:
             name: stage under which the time is booked.
             what: shown before the numbers.
         """
-        start = time.perf_counter()
-        shown = start
+        start = shown = self._clock()
         last = (0, 0)
 
         def tick(done: int, total: int) -> None:
             nonlocal shown, last
             last = (done, total)
-            now = time.perf_counter()
+            now = self._clock()
             interval = 0.2 if self._stream.isatty() else _QUIET_INTERVAL
             if now - shown < interval or done >= total:
                 return
@@ -51,11 +55,22 @@ class Progress:
             left = (now - start) / max(done, 1) * (total - done)
             self._write(f"{what}: {done}/{total}, {duration(left)} left", end=False)
 
-        yield tick
-        spent = time.perf_counter() - start
+        try:
+            yield tick
+        except BaseException:
+            if shown > start:
+                self._leave_line()
+            raise
+        spent = self._clock() - start
         self.seconds[name] = self.seconds.get(name, 0.0) + spent
         count = f" {last[1]}," if last[1] else ""
         self._write(f"{what}:{count} done in {duration(spent)}", end=True)
+
+    def _leave_line(self) -> None:
+        """End a line that was still changing, so that what stopped the stage begins on its own."""
+        if self._stream.isatty():
+            self._stream.write("\n")
+            self._stream.flush()
 
     def _write(self, text: str, *, end: bool) -> None:
         if self._stream.isatty():

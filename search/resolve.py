@@ -61,17 +61,22 @@ def stored_plan(store: Store, digest: str | None) -> Plan:
     """Return a plan of a run: the one it settled on, or one named by the start of its digest.
 
     Raises:
-        InputError: no plan, or more than one, has such a digest; or the run has not finished.
+        InputError: no whole plan, or more than one, has such a digest; or the run has not finished.
     """
     result = store.get("result")
     if digest is None:
         if result is None:
             raise InputError(f"{store.path} has no result yet: let the search finish, or name a plan.")
         digest = str(result["offered"])
-    plans = store.plans()
-    found = [stored.plan for key, stored in plans.items() if key.startswith(digest)]
+    # Single options that were measured alone are stored as plans too, but nobody can carry them out.
+    decisions = len(store.decisions())
+    whole = [stored.plan for stored in store.plans().values() if len(stored.plan.choices) == decisions]
+    found = [plan for plan in whole if plan.digest.startswith(digest)]
     if len(found) != 1:
-        raise InputError(f"{len(found)} of the {len(plans)} plans in {store.path} start with {digest!r}.")
+        raise InputError(
+            f"{len(found)} of the {len(whole)} plans in {store.path} have a digest that starts with "
+            f"{digest!r}: name one by its digest (tightfit front lists them)."
+        )
     return found[0]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tightfit.search.facts import PredictedPoint, SpaceFacts
 from tightfit.search.maps import MemoryPart, total_part
-from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.spaces import format_size
+
+if TYPE_CHECKING:
+    # An inspection writes tables too, and has no use for what reading a store brings with it.
+    from tightfit.search.summary import Front, PlanRow, Summary
 
 MIB = 2**20
 WIDTH = 110

@@ -55,31 +55,38 @@ def load_model(model: str, *, device: str = "cpu") -> LoadedModel:
         InputError: there is no such model, its family is not supported, or its files do not fit
             together.
     """
-    import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     folder = sources.resolve_folder(model)
     geometry = read_geometry(sources.read_config(str(folder)))
+    network, tokenizer = _read_folder(folder, model)
+    check_geometry(network, geometry)
+    network.to(device).eval().requires_grad_(False)
+    return LoadedModel(network, tokenizer, geometry, digest_folder(folder), folder)
+
+
+def _read_folder(folder: Path, model: str) -> tuple[Any, Any]:
+    """Return the float32 model and the tokenizer of a folder; ``model`` is its name in messages."""
+    import torch
+    import transformers
+    from safetensors import SafetensorError
+
+    load_network: Any = transformers.AutoModelForCausalLM.from_pretrained
     try:
         with _no_progress_bars():
-            network, loading = AutoModelForCausalLM.from_pretrained(
+            network, loading = load_network(
                 folder,
                 dtype=torch.float32,
                 use_safetensors=True,
                 trust_remote_code=False,
                 output_loading_info=True,
             )
-            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise InputError(f"model {model!r} could not be loaded: {reason}") from error
     if missing := sorted(loading["missing_keys"]):
         # Transformers only warns, and fills them with random numbers.
         raise InputError(f"model {model!r}: {len(missing)} tensors are not in its files, {missing[0]} first.")
-    check_geometry(network, geometry)
-    network.to(device).eval().requires_grad_(False)
-    return LoadedModel(network, tokenizer, geometry, digest_folder(folder), folder)
+    return network, tokenizer
 
 
 def prepare_alias(name: str) -> Path:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tightfit.spaces import read_geometry
 from tightfit.workers.sources import SMOLLM2_CONFIG, fetch_gguf
 
 if TYPE_CHECKING:
@@ -114,6 +113,5 @@ def _transformers_name(name: str) -> str:
 
 
 def _write_config(folder: Path) -> None:
-    read_geometry(SMOLLM2_CONFIG)
     text = json.dumps(SMOLLM2_CONFIG, indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")

@@ -20,6 +20,10 @@ class Uniform:
             if task.space.bytes_of(levels) <= task.limit:
                 proposal = task.proposal(levels, f"uniform {option.name}", "uniform")
                 proposals.setdefault(proposal.plan.digest, proposal)
+        if not proposals:
+            # Formats differ between decisions so much that only the floor itself fits.
+            floor = task.proposal([0] * len(task.space.decisions), "smallest everywhere", "uniform")
+            proposals[floor.plan.digest] = floor
         return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
 
 

@@ -159,10 +159,15 @@ def _add_decision(
 
 
 def _backtrack(layers: tuple[_Layer, ...], ends: Ints) -> Iterator[tuple[_Layer, NDArray[Any]]]:
-    """Yield every layer, last first, with the choices of the plans that end in some buckets."""
+    """Yield every layer, last first, with the choices of the plans that end in some buckets.
+
+    Args:
+        layers: of the table.
+        ends: buckets where the loss falls. Their plans fill them exactly, so that no step back ends
+            beyond what a narrower table reaches.
+    """
     at = ends.copy()
     for layer in reversed(layers):
-        np.minimum(at, len(layer.choices) - 1, out=at)
         choice = layer.choices[at]
         yield layer, choice
         at -= layer.buckets[choice]

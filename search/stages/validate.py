@@ -27,7 +27,7 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
     bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
     chosen = min(finalists or baselines, key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
     final = _measure(bench, [chosen, *baselines], "holdout", "reading the holdout text")
-    best = min(baselines, key=lambda p: final[p.plan.digest].kl) if baselines else None
+    best = min(baselines, key=lambda p: final[p.plan.digest].kl)
     bench.store.put("result", _result(bench, chosen, best, final))
 
 
@@ -42,22 +42,21 @@ def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str)
 
 
 def _result(
-    bench: Bench, chosen: Proposal, best: Proposal | None, final: dict[str, Measurement]
+    bench: Bench, chosen: Proposal, best: Proposal, final: dict[str, Measurement]
 ) -> dict[str, object]:
     """Return what the run found. Where a baseline beat the chosen plan, that one is offered."""
     loss = final[chosen.plan.digest]
-    beaten = best is not None and final[best.plan.digest].kl < loss.kl
-    offered = best if beaten and best is not None else chosen
+    beaten = final[best.plan.digest].kl < loss.kl
+    offered = best if beaten else chosen
     recounted = bench.evaluator.stored_bytes(bench.space.site_options(offered.plan))
-    fits = recounted <= bench.limit
     return {
         "chosen": chosen.plan.digest,
         "offered": offered.plan.digest,
-        "best_baseline": best.plan.digest if best else None,
+        "best_baseline": best.plan.digest,
         "agrees": not beaten,
         "recounted_bytes": recounted,
-        "fits": fits,
-        "verdict": _verdict(bench, offered, best, final, recounted, beaten),
+        "fits": recounted <= bench.limit,
+        "verdict": _verdict(bench, offered, best, final, recounted),
         "next": _next(bench),
     }
 
@@ -65,20 +64,17 @@ def _result(
 def _verdict(
     bench: Bench,
     offered: Proposal,
-    best: Proposal | None,
+    best: Proposal,
     final: dict[str, Measurement],
     recounted: int,
-    beaten: bool,
 ) -> str:
     loss = final[offered.plan.digest]
     fits = "fits" if recounted <= bench.limit else "does not fit"
     room = f"{format_size(recounted)} of {format_size(bench.limit)}"
     line = f"{fits}: plan {offered.plan.short} takes {room}, "
     line += f"holdout KL {loss.kl:.4f} ± {loss.kl_se:.4f} nats/token"
-    if best is None:
-        return f"{line}; no uniform plan fits this budget, so there is nothing to compare it with"
-    if beaten:
-        return f"{line}; this is the baseline {best.label}, which beat every plan that was searched"
+    if offered.plan.digest == best.plan.digest:
+        return f"{line}; this is the baseline {best.label}: no plan that was searched is better"
     paired = compare(loss, final[best.plan.digest])
     ratio = loss.kl / final[best.plan.digest].kl
     sure = f"paired difference {paired.z:+.1f} standard errors"
@@ -87,8 +83,10 @@ def _verdict(
 
 def _next(bench: Bench) -> list[str]:
     folder = bench.store.path.parent
+    # A little more room than was asked for, to show what the next bytes would buy.
+    more = format_size(bench.limit + bench.limit // 20).replace(" ", "")
     return [
         f"tightfit report {folder}",
-        f"tightfit plan {folder} --budget {format_size(bench.limit).replace(' ', '')}",
+        f"tightfit plan {folder} --budget {more}",
         f"tightfit export {folder} --to json --out plan.json",
     ]

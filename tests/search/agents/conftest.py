@@ -56,6 +56,12 @@ RULES: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "any",
         {"bits": WIDE, "groups": (32, 64), "zeros": ("none", "integer", "float")},
     ),
+    # Only down_proj splits into groups of 64, and it offers other bits: no format is near to them all.
+    "crossed": (
+        {**LLAMA, "hidden_size": 160, "head_dim": 24, "intermediate_size": 128},
+        "any",
+        {"bits": (4, 5), "groups": (32, 64), "only": {"*.down_proj": (8, 16)}},
+    ),
 }
 BUDGETS: dict[str, Callable[[Space], int]] = {
     "the floor": lambda space: space.floor,

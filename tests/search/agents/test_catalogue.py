@@ -23,7 +23,7 @@ def test_every_proposal_keeps_the_budget_and_covers_every_decision(name: str, ta
         assert proposal.levels == task.space.levels(proposal.plan)
         assert [decision for decision, _ in proposal.plan.choices] == [d.name for d in task.space.decisions]
         assert proposal.kind == KINDS.get(name, "searched")
-        assert proposal.label.startswith(name)
+        assert proposal.label
 
 
 @agents

@@ -55,10 +55,19 @@ def test_formats_are_what_free_decisions_offer_ascending_in_bits(task_of: Callab
 
 def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
     sizes = [task.space.bytes_of(uniform_levels(task.space, option)) for option in formats(task.space)]
+    fitting = {size for size in sizes if size <= task.limit}
     proposals = get_agent("uniform").propose(task, len(sizes))
-    assert proposals[0].weight_bytes == max(size for size in sizes if size <= task.limit)
+    assert proposals[0].weight_bytes == max(fitting, default=task.space.floor)
     assert [p.weight_bytes for p in proposals] == sorted((p.weight_bytes for p in proposals), reverse=True)
-    assert {p.weight_bytes for p in proposals} == {size for size in sizes if size <= task.limit}
+    assert {p.weight_bytes for p in proposals} == (fitting or {task.space.floor})
+
+
+def test_where_no_format_fits_everywhere_the_smallest_options_do(task_of: Callable[..., Task]) -> None:
+    task = task_of("crossed", 0)
+    assert all(task.space.bytes_of(uniform_levels(task.space, o)) > task.limit for o in formats(task.space))
+    (proposal,) = get_agent("uniform").propose(task, 6)
+    assert proposal.levels == (0,) * len(task.space.decisions)
+    assert proposal.kind == "uniform"
 
 
 def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[..., Task]) -> None:

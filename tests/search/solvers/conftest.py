@@ -45,8 +45,8 @@ class Instance:
 
 
 # (smallest cost, spread of costs, common unit): ties, few and many distinct sums, bytes of real
-# matrices, and costs that differ by a byte in a billion.
-COSTS = ((0, 4, 1), (0, 30, 1), (3, 5, 7), (0, 10**7, 1), (10**5, 40, 41472), (10**9, 3, 1))
+# matrices, and costs that differ by a byte in a petabyte.
+COSTS = ((0, 4, 1), (0, 30, 1), (3, 5, 7), (0, 10**7, 1), (10**5, 40, 41472), (10**15, 3, 1))
 
 
 def random_instance(seed: int) -> Instance:

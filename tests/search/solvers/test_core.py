@@ -8,6 +8,7 @@ import pytest
 
 from tightfit.search.solvers import Relaxation, Table, _core
 from tightfit.search.solvers._core import search_core
+from tightfit.search.solvers._states import Pool
 
 
 def relax(instance: Any) -> Relaxation:
@@ -39,6 +40,16 @@ def test_what_was_given_up_is_never_claimed(
             reached = losses[rank] if rank < len(losses) else np.inf
             assert min(reached, found.missed) <= optimum + 1e-9
     assert short > 50  # the cap must have bitten for this to mean anything
+
+
+def test_reduced_losses_are_exact_beside_huge_costs(random_small: Callable[[int], Any]) -> None:
+    for seed in range(100):
+        instance = random_small(seed)
+        relaxation = Relaxation.of(Table.of([row + 10**15 for row in instance.costs], instance.losses))
+        limit = instance.limit + 10**15 * len(instance.costs)
+        search = _core._Search(relaxation, limit, Pool(1, np.inf), 0.0)
+        assert search.reduced.min() >= -relaxation.table.rounding
+        assert search.reduced[relaxation.table.rows, search.base].tolist() == [0.0] * len(instance.costs)
 
 
 def test_ends_when_out_of_work_and_says_so(

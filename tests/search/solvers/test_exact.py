@@ -13,7 +13,7 @@ from tightfit.spaces import InfeasibleError, InputError
 
 
 def test_equals_brute_force_on_thousands_of_random_instances(random_small: Callable[[int], Any]) -> None:
-    for seed in range(3000):
+    for seed in range(2000):
         instance = random_small(seed)
         solution = solve(instance.costs, instance.losses, instance.limit)
         assert solution.loss == pytest.approx(instance.ranked()[0], abs=1e-9), seed
@@ -24,7 +24,7 @@ def test_equals_brute_force_on_thousands_of_random_instances(random_small: Calla
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@settings(max_examples=200)
 def test_equals_brute_force(data: st.DataObject, instances: st.SearchStrategy[Any]) -> None:
     instance = data.draw(instances)
     solution = solve(instance.costs, instance.losses, instance.limit)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,3 +42,16 @@ def test_a_better_known_plan_and_bound_are_kept(random_large: Callable[..., Any]
     table = Table.of(instance.costs, instance.losses)
     best = solve(instance.costs, instance.losses, instance.limit)
     assert solve_milp(table, instance.limit, best, tolerance=0.5) == best
+
+
+def test_a_plan_over_the_limit_is_not_taken(
+    random_large: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # HiGHS counts bytes in floating point, and may take a plan that is a few too large.
+    instance = random_large(10, 4)
+    table = Table.of(instance.costs, instance.losses)
+    dearest = np.arange(table.losses.size) % 4 == 3
+    answer = SimpleNamespace(x=dearest.astype(float), mip_dual_bound=None)
+    monkeypatch.setattr("tightfit.search.solvers._milp.milp", lambda *_, **__: answer)
+    known = start(table, instance)
+    assert solve_milp(table, instance.limit, known) == known
