@@ -27,21 +27,18 @@ from torch import Tensor
 
 from tightfit.spaces import InputError, WeightOption
 
-# Steps by which the range is stretched and its middle shifted before every round. Chosen greedily,
-# each as what lowered the error most after those before it, over layers, 2 to 6 bits and the three
-# kinds of zero point. The last one is a plain regression, so that the best codes get their best range.
+# Steps by which the range is stretched and its middle shifted before every rounding, the last one
+# a plain regression. Chosen greedily, each as the one that lowered the error most after those before
+# it, over layers of a small model, 2 to 5 bits and the three kinds of zero point.
 MOVES = (
-    (-1.0, 0.0),
+    (-1.5, 0.0),
     (-2.0, -0.5),
-    (1.0, 0.5),
-    (-1.0, 0.5),
-    (-0.2, 0.0),
-    (-0.5, -0.75),
-    (1.4, 0.75),
-    (-3.0, 0.25),
-    (0.4, 0.0),
-    (3.0, -0.25),
-    (-0.7, 0.75),
+    (0.75, 0.0),
+    (-0.75, 0.75),
+    (-3.0, 0.0),
+    (-0.25, 0.0),
+    (2.0, -0.5),
+    (-1.0, -0.75),
     (0.0, 0.0),
 )
 # Smallest and largest positive 16-bit float. The smallest stands in for a scale of 0.
@@ -61,17 +58,17 @@ class Ranges:
 
 
 @dataclass(frozen=True)
-class _Trial:
-    """Storable ranges with their error, and what the regression makes of them with its error."""
+class Trial:
+    """Ranges that can be stored, the regression on what they round to, and the error of both."""
 
     error: Tensor
     ranges: Ranges
     fit_error: Tensor
     fit: Ranges
 
-    def or_better(self, other: _Trial) -> _Trial:
+    def or_better(self, other: Trial) -> Trial:
         """Take from another trial, group by group, the ranges and the fit that have less error."""
-        return _Trial(
+        return Trial(
             torch.minimum(self.error, other.error),
             _choose(self.ranges, other.ranges, other.error < self.error),
             torch.minimum(self.fit_error, other.fit_error),
@@ -99,7 +96,7 @@ def fit_ranges(w: Tensor, h: Tensor, option: WeightOption) -> Ranges:
     Raises:
         InputError: the weights are too large for 16-bit scales.
     """
-    groups = _Groups(w, h, option)
+    groups = Groups(w, h, option)
     best = groups.measure(groups.min_max())
     for stretch, shift in MOVES:
         best = best.or_better(groups.measure(groups.moved(best.fit, stretch, shift)))
@@ -112,7 +109,7 @@ def codes_of(w: Tensor, ranges: Ranges, bits: int) -> Tensor:
     return steps.round_().clamp_(0, 2**bits - 1).to(torch.uint8)
 
 
-class _Groups:
+class Groups:
     """Groups of weights, the sums that every trial needs, and room to work in.
 
     Args:
@@ -124,12 +121,12 @@ class _Groups:
     def __init__(self, w: Tensor, h: Tensor, option: WeightOption) -> None:
         self._w, self._h, self._option = w, h, option
         self._levels = 2**option.bits - 1
-        self._mass = _total(h).clamp(min=torch.finfo(torch.float32).tiny)
+        self._mass = total(h).clamp(min=torch.finfo(torch.float32).tiny)
         # Without a free offset the regression runs through 0 instead of the means.
-        self._mean = _total(h * w) / self._mass if option.zero == "float" else w.new_zeros(w.shape[:2])
+        self._mean = total(h * w) / self._mass if option.zero == "float" else w.new_zeros(w.shape[:2])
         centred = w - self._mean.unsqueeze(-1)
         self._weighted = h * centred
-        self._variance = _total(centred.mul_(self._weighted))
+        self._variance = total(centred.mul_(self._weighted))
         self._buffers = torch.empty_like(w), torch.empty_like(w)
 
     def min_max(self) -> Ranges:
@@ -161,7 +158,7 @@ class _Groups:
         steps = shift + (1 - factor) * self._levels / 2
         return self._stored(ranges.scale * factor, ranges.offset + ranges.scale * steps)
 
-    def measure(self, ranges: Ranges) -> _Trial:
+    def measure(self, ranges: Ranges) -> Trial:
         """Round to ranges, and regress w on the result (symbols as at the top of this module)."""
         mean_residual, squares, product = self._residuals(ranges)
         scale, mass = ranges.scale, self._mass
@@ -176,7 +173,7 @@ class _Groups:
         gain = (covariance / variance.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
         offset = self._mean - (1 - gain) * (self._mean + drift - ranges.offset)
         fit_error = spread - gain * (2 * covariance - gain * variance)
-        return _Trial(error, ranges, fit_error, Ranges(scale * (1 - gain), offset))
+        return Trial(error, ranges, fit_error, Ranges(scale * (1 - gain), offset))
 
     def _residuals(self, ranges: Ranges) -> tuple[Tensor, Tensor, Tensor]:
         """Return the weighted mean of ε, Σ h ε² and Σ h ε (w − w̄), ε in steps of the range."""
@@ -187,9 +184,9 @@ class _Groups:
         weighted = torch.mul(residual, self._h, out=steps)
         mean = torch.zeros_like(ranges.scale)
         if self._option.zero == "float":
-            mean = _total(weighted) / self._mass
-        squares = _total(weighted.mul_(residual))
-        return mean, squares, _total(residual.mul_(self._weighted))
+            mean = total(weighted) / self._mass
+        squares = total(weighted.mul_(residual))
+        return mean, squares, total(residual.mul_(self._weighted))
 
     def _stored(self, scale: Tensor, offset: Tensor) -> Ranges:
         """Return the nearest ranges that can be stored."""
@@ -203,8 +200,8 @@ class _Groups:
         return Ranges(size, -size * zero)
 
 
-def _total(x: Tensor) -> Tensor:
-    """Sum over the last dimension, to the same bits on any number of threads."""
+def total(x: Tensor) -> Tensor:
+    """Sum over the last dimension, to the same bits whatever the number of threads."""
     if x.shape[-1] <= _SPAN:
         return x.sum(-1)
     return torch.stack([part.sum(-1) for part in x.split(_SPAN, dim=-1)]).sum(0)

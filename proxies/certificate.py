@@ -30,7 +30,7 @@ class VarianceCertificate:
         unexplained: that share, measurement noise subtracted from both variances, not below 0; None
             where the noise is as large as the whole spread.
         interval: its 95 % bootstrap interval.
-        bias: mean prediction minus mean measurement, in nats; its square counts as unexplained.
+        bias: mean prediction minus mean measurement, in nats; it is no variance, so it is told apart.
         noise: share of the measured variance that is measurement noise.
         distribution: in words, what the plans were drawn from.
         plans: how many.
@@ -150,11 +150,11 @@ def unexplained_variance(
     """
     predicted, measured, paired = _checked(predicted, measured, ses)
     noise = _noise(paired)
-    squared = (measured - predicted) ** 2
+    residual = measured - predicted
 
     def share(counts: Floats) -> Floats:
         total = variance(measured, counts) - mean(noise, counts)
-        left = np.maximum(mean(squared, counts) - mean(noise, counts), 0.0)
+        left = np.maximum(variance(residual, counts) - mean(noise, counts), 0.0)
         return np.nan_to_num(ratio(left, total), nan=np.inf)
 
     once = np.ones((1, len(measured)))

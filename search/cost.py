@@ -40,7 +40,8 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
         # Scoring multiplies every input by every option's error: one forward pass per option.
         "prescreen": int(sense.prescreen_tokens * (1 + _BACKWARD + options)),
         "marginals": sense.marginals * sense.marginal_tokens,
-        "fit": (sense.fit_plans + sense.certificate_plans) * sense.fit_tokens,
+        "fit": sense.fit_plans * sense.fit_tokens,
+        "certify": sense.certificate_plans * text.selection,
         "explore": (finalists + _BASELINES) * text.selection,
         "validate": (finalists + 4) * text.validation + 6 * text.holdout,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from tightfit.search.agents.uniform import formats, uniform_levels
@@ -26,7 +27,7 @@ from tightfit.spaces import (
     parse_size,
     read_geometry,
 )
-from tightfit.workers.sources import read_config
+from tightfit.workers.sources import ALIASES, read_config, resolve_folder
 
 # Widths that an inspection lists; vLLM's kernels lack 5 and 6, which the target rules leave out.
 _INSPECTED_BITS = (2, 3, 4, 5, 6, 8, 16)
@@ -56,10 +57,12 @@ def inspect_settings(settings: Settings) -> Inspection:
     """Build the space of some settings and check that the budget can be kept. Needs no torch.
 
     Raises:
-        InputError: the model is unknown, rules do not fit it, or they leave nothing to choose.
+        InputError: the model is unknown or incomplete, rules do not fit it, or they leave no choice.
         InfeasibleError: the budget is below the floor, or so near to it that one plan is left.
     """
     config = read_config(settings.model)
+    if settings.model not in ALIASES and Path(settings.model).expanduser().is_dir():
+        resolve_folder(settings.model)  # refuses weights that nobody could load, before anything heavy
     geometry = read_geometry(config)
     rules = settings.weight_rules()
     space = build_space(geometry, rules, settings.target_rules())

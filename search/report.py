@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from tightfit.exporters.base import write_whole
 from tightfit.search.page import page, tag
 from tightfit.search.report_facts import (
     cost_section,
@@ -32,13 +32,13 @@ def write_report(store: Store, path: str | Path) -> Path:
     Args:
         store: the run.
         path: the HTML file, or a folder that gets a ``report.html``.
+
+    Raises:
+        InputError: there cannot be such a file.
     """
     path = Path(path)
     file = path / "report.html" if path.is_dir() else path
-    draft = file.with_name(f".{file.name}.draft")
-    draft.write_text(render_report(summarize(store)), encoding="utf-8")
-    os.replace(draft, file)
-    return file
+    return write_whole(file, render_report(summarize(store)))
 
 
 def render_report(summary: Summary) -> str:

@@ -62,7 +62,8 @@ def _variance(fit: Mapping[str, Any] | None) -> str:
     explained = Interval(None if high is None else 1 - high, None if low is None else 1 - low)
     return (
         f"The loss model explains {_percent(1 - fit['unexplained'])}{_between(explained, _percent)} of the "
-        f"variance of the loss among {seen}, measurement noise subtracted."
+        f"variance of the loss among {seen}, measurement noise subtracted; on average it predicts "
+        f"{abs(fit['bias']):.4f} nats/token too {'much' if fit['bias'] > 0 else 'little'}."
     )
 
 

@@ -239,7 +239,7 @@ def _assign(lengths: Mapping[str, int], needs: Mapping[str, int], seed: int) -> 
     shuffled = [sorted(lengths)[i] for i in generator.permutation(len(lengths))]
     filled = dict.fromkeys(needs, 0)
     parts: dict[str, list[str]] = {split: [] for split in needs}
-    for name in sorted(shuffled, key=lambda name: 0):
+    for name in sorted(shuffled, key=lambda name: -lengths[name].bit_length()):
         split = min(needs, key=lambda split: (filled[split] + lengths[name]) / needs[split])
         filled[split] += lengths[name]
         parts[split].append(name)

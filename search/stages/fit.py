@@ -70,7 +70,8 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
     """Measure random plans near the budget and fit the loss model to them."""
     settings = bench.settings
     drawn = _near_budget(bench, sensed, settings.sense.fit_plans, _PURPOSE_FIT)
-    measured = _measure(bench, drawn, "fit", "measuring plans for the loss model")
+    what = "measuring plans for the loss model"
+    measured = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
     decisions = bench.space.decisions
     groups = [[(kind(decision), option.bits) for option in decision.options] for decision in decisions]
     fitted = fit_link_additive(
@@ -111,8 +112,9 @@ def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> None:
     everywhere = sample(tilted(_costs(bench), mean), half, _generator(bench, _PURPOSE_VARIANCE))
     near = _near_budget(bench, sensed, sense.certificate_plans - half, _PURPOSE_BAND)
     what = "measuring plans for certificate"
-    first = _measure(bench, _unseen(everywhere, fitted.levels), "certificate", f"{what} 1")
-    second = _measure(bench, _unseen(near, fitted.levels), "certificate", f"{what} 2")
+    tokens = bench.settings.text.selection
+    first = _measure(bench, _unseen(everywhere, fitted.levels), "certificate", f"{what} 1", tokens)
+    second = _measure(bench, _unseen(near, fitted.levels), "certificate", f"{what} 2", tokens)
     if first.certifiable:
         variance = unexplained_variance(
             model.predict(first.levels),
@@ -172,12 +174,12 @@ def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Leve
     return np.unique(np.concatenate(parts), axis=0)
 
 
-def _measure(bench: Bench, levels: Levels, source: str, what: str) -> Measured:
+def _measure(bench: Bench, levels: Levels, source: str, what: str, tokens: int) -> Measured:
     measurements = []
     with bench.progress.stage("fit" if source == "fit" else "certify", what) as tick:
         for done, row in enumerate(levels, 1):
             plan = bench.space.plan(row.tolist())
-            measurements.append(bench.archive.measure(plan, SENSING, source, bench.settings.sense.fit_tokens))
+            measurements.append(bench.archive.measure(plan, SENSING, source, tokens))
             tick(done, len(levels))
     return Measured(levels, measurements)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -15,28 +15,47 @@ from tightfit import __version__
 from tightfit.spaces.errors import TightfitError
 
 if TYPE_CHECKING:
+    from tightfit.exporters import Shipment
     from tightfit.search.store import Store
+    from tightfit.spaces import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON instead of text.")
 
 
+class _Commands(click.Group):
+    """Reports wrong usage as every other error is reported: in one line."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            path = (error.ctx or ctx).command_path
+            _complain(f"{error.format_message().rstrip('.')} (see {path} --help).", error.exit_code)
+
+
+def _complain(text: str, exit_code: int) -> NoReturn:
+    """Write an error, one line per thing that is wrong, and end."""
+    for line in text.splitlines():
+        click.echo(f"tightfit: {line}", err=True)
+    sys.exit(exit_code)
+
+
 def _reports_errors(command: Command) -> Command:
-    """Turn errors raised on purpose into one line and an exit code."""
+    """Turn errors raised on purpose into lines and an exit code."""
 
     @wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
         except TightfitError as error:
-            click.echo(f"tightfit: {error}", err=True)
-            sys.exit(error.exit_code)
+            _complain(str(error), error.exit_code)
 
     return wrapped  # type: ignore[return-value]
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="tightfit")
 def main() -> None:
     """Find the best compression plan that fits a language model into a memory budget.
@@ -127,13 +146,15 @@ def front_command(run: Path, as_csv: bool, as_json: bool) -> None:
 @_reports_errors
 def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> None:
     """Solve RUN again for another budget, from its stored scores: nothing is measured."""
+    from tightfit.exporters import get_exporter
     from tightfit.search.resolve import resolve
     from tightfit.spaces import Budget, parse_size
 
+    bound = Budget(weights=parse_size(budget))
     with _open(run) as store:
-        resolved = resolve(store, Budget(weights=parse_size(budget)))
+        resolved = resolve(store, bound)
         if out is not None:
-            _export(store, "json", resolved.plan.digest, out, resolved.plan)
+            get_exporter("json").export(_shipment(store, resolved.plan), out)
     click.echo(json.dumps(resolved.to_dict(), indent=2) if as_json else resolved.render())
 
 
@@ -145,19 +166,21 @@ def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> Non
 @_reports_errors
 def export_command(run: Path, exporter: str, out: Path | None, digest: str | None) -> None:
     """Write a plan of RUN in the form another tool reads."""
-    with _open(run) as store:
-        click.echo(f"wrote {_export(store, exporter, digest, out)}")
-
-
-def _export(store: Store, exporter: str, digest: str | None, out: Path | None, plan: Any = None) -> Path:
-    from tightfit.exporters import Shipment, get_exporter
-    from tightfit.search.resolve import stored_plan, stored_space
+    from tightfit.exporters import get_exporter
+    from tightfit.search.resolve import stored_plan
 
     chosen = get_exporter(exporter)
-    plan = plan or stored_plan(store, digest)
+    with _open(run) as store:
+        path = out or store.path.parent / f"plan{chosen.suffix}"
+        click.echo(f"wrote {chosen.export(_shipment(store, stored_plan(store, digest)), path)}")
+
+
+def _shipment(store: Store, plan: Plan) -> Shipment:
+    from tightfit.exporters import Shipment
+    from tightfit.search.resolve import stored_space
+
     model = {key: store.get("model")[key] for key in ("name", "digest", "family")}
-    path = out or store.path.parent / f"plan{chosen.suffix}"
-    return chosen.export(Shipment(stored_space(store), plan, model), path)
+    return Shipment(stored_space(store), plan, model)
 
 
 @main.command("doctor")

@@ -51,11 +51,12 @@ def test_perfect_predictions_leave_nothing_but_noise():
     assert c.noise == pytest.approx(0.02**2 / (SPREAD**2 + 0.02**2), rel=0.5)
 
 
-def test_a_biased_prediction_counts_as_unexplained():
+def test_a_bias_is_told_apart_from_unexplained_variance():
     predicted, measured, ses, rng = simulate(40, 0.01, 0.002, 0)
+    centred = unexplained_variance(predicted, measured, ses, rng, "x")
     biased = unexplained_variance(predicted + 0.05, measured, ses, rng, "x")
-    assert biased.bias == pytest.approx(0.05, abs=0.01)
-    assert biased.unexplained > 0.6
+    assert biased.bias == pytest.approx(centred.bias + 0.05)
+    assert biased.unexplained == pytest.approx(centred.unexplained)
 
 
 def test_noise_that_all_plans_share_is_not_subtracted():

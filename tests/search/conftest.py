@@ -201,6 +201,7 @@ class FakeRun:
             "certificate_variance",
             {
                 "unexplained": 0.087,
+                "bias": 0.004,
                 "interval": {"low": 0.052, "high": 0.139},
                 "distribution": "drawn independently, tilted to a mean of 84.44 MiB",
                 "plans": 24,

@@ -49,10 +49,12 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture
 def model(tmp_path: Path) -> Callable[..., str]:
-    """A folder with a config and nothing else."""
+    """A folder with everything that a look at a model needs: its files are there, but never opened."""
 
     def write(**changes: Any) -> str:
         (tmp_path / "config.json").write_text(json.dumps({**CONFIG, **changes}))
+        (tmp_path / "model.safetensors").touch()
+        (tmp_path / "tokenizer.json").touch()
         return str(tmp_path)
 
     return write
@@ -91,6 +93,26 @@ def test_settings_give_their_space_with_its_limit(inspected: Callable[..., Inspe
 
 def test_effective_bits_are_told_as_they_were_asked(inspected: Callable[..., Inspection]) -> None:
     assert inspected({"effective_bits": 4.0625}).budget_text == "effective_bits 4.0625"
+
+
+@pytest.mark.parametrize(
+    ("lacking", "added", "message"),
+    [
+        ("model.safetensors", None, r"needs weights in \*\.safetensors files; none was found"),
+        ("model.safetensors", "pytorch_model.bin", r"pytorch_model\.bin is pickled and can run code"),
+        ("tokenizer.json", None, "has no tokenizer"),
+        ("config.json", None, r"has no config\.json"),
+    ],
+)
+def test_a_folder_that_cannot_be_loaded_is_refused_before_anything_heavy(
+    model: Callable[..., str], lacking: str, added: str | None, message: str
+) -> None:
+    folder = Path(model())
+    (folder / lacking).unlink()
+    if added:
+        (folder / added).touch()
+    with pytest.raises(InputError, match=message):
+        inspect_settings(Settings.from_dict({"model": str(folder), "budget": {"effective_bits": 4}}))
 
 
 def test_below_the_floor_is_refused_with_floor_ceiling_and_pins(inspected: Callable[..., Inspection]) -> None:
