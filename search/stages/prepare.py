@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from tightfit.compress import Replica, input_energy
+from tightfit.compress import QUANTIZER_VERSION, Replica, input_energy
 from tightfit.search.archive import Archive
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
@@ -64,10 +64,8 @@ def prepare(
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
     identity = {"model": loaded.digest, "calibration": splits["calibration"].digest}
-    cache = OptionCache(
-        folder / "options" / f"{loaded.digest[:16]}-{identity['calibration'][:16]}",
-        settings.limits.option_cache,
-    )
+    key = f"{loaded.digest[:16]}-{splits['calibration'].digest[:16]}-v{QUANTIZER_VERSION}"
+    cache = OptionCache(folder / "options" / key, settings.limits.option_cache)
     evaluator = Evaluator(replica, importance, cache, folder / "reference", identity)
     windows = {name: splits[name].windows for name in SPLITS}
     bench = Bench(settings, store, space, limit, Archive(store, space, evaluator, windows), progress)
