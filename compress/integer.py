@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tightfit.compress.packed import PackedTensor, pack_codes
-from tightfit.compress.ranges import codes_of, fit_ranges, total
+from tightfit.compress.ranges import codes_of, fit_ranges
 from tightfit.spaces import InputError, WeightOption
 
 # Weights handled at once: few enough that every temporary stays in a core's cache.
@@ -48,7 +48,7 @@ def quantize(weight: Tensor, option: WeightOption, importance: Tensor | None = N
     shape = (-1, cols // (option.group or cols), option.group or cols)
     w = _finite(weight.detach().float(), "weights").reshape(shape)
     h = torch.ones(cols) if importance is None else _finite(importance.float(), "importances")
-    h = (h / (total(h) / cols).clamp(min=torch.finfo(h.dtype).tiny)).to(w.device).reshape(shape)
+    h = h.to(w.device).reshape(shape)
     codes = torch.empty(w.shape, dtype=torch.uint8, device=w.device)
     scales = torch.empty(w.shape[:2], dtype=torch.float16, device=w.device)
     zeros = torch.empty_like(scales)

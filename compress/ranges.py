@@ -90,7 +90,7 @@ def fit_ranges(w: Tensor, h: Tensor, option: WeightOption) -> Ranges:
 
     Args:
         w: finite float32 weights of shape (rows, groups, group).
-        h: importances of shape (1, groups, group), about 1 on average.
+        h: importances of shape (1, groups, group), not negative.
         option: bits and kind of zero point.
 
     Raises:
@@ -114,18 +114,18 @@ class Groups:
 
     Args:
         w: weights (rows, groups, group).
-        h: importances (1, groups, group).
+        h: importances (1, groups, group); only their ratios within a group matter.
         option: bits and kind of zero point.
     """
 
     def __init__(self, w: Tensor, h: Tensor, option: WeightOption) -> None:
-        self._w, self._h, self._option = w, h, option
+        self._w, self._option = w, option
         self._levels = 2**option.bits - 1
-        self._mass = total(h).clamp(min=torch.finfo(torch.float32).tiny)
+        self._h = h / total(h).clamp(min=torch.finfo(h.dtype).tiny).unsqueeze(-1)
         # Without a free offset the regression runs through 0 instead of the means.
-        self._mean = total(h * w) / self._mass if option.zero == "float" else w.new_zeros(w.shape[:2])
+        self._mean = total(self._h * w) if option.zero == "float" else w.new_zeros(w.shape[:2])
         centred = w - self._mean.unsqueeze(-1)
-        self._weighted = h * centred
+        self._weighted = self._h * centred
         self._variance = total(centred.mul_(self._weighted))
         self._buffers = torch.empty_like(w), torch.empty_like(w)
 
@@ -156,44 +156,42 @@ class Groups:
         if self._option.zero == "none":
             return self._stored(ranges.scale * (-factor if shift else factor), ranges.offset)
         steps = shift + (1 - factor) * self._levels / 2
-        return self._stored(ranges.scale * factor, ranges.offset + ranges.scale * steps)
+        return self._stored(ranges.scale * factor, torch.add(ranges.offset, ranges.scale, alpha=steps))
 
     def measure(self, ranges: Ranges) -> Trial:
         """Round to ranges, and regress w on the result (symbols as at the top of this module)."""
-        mean_residual, squares, product = self._residuals(ranges)
-        scale, mass = ranges.scale, self._mass
+        drift, squares, product = self._residuals(ranges)
         # A range that float32 cannot tell from exact counts as exact.
-        squares = torch.nn.functional.threshold(squares / mass, _EXACT, 0.0)
-        error = squares * mass * scale * scale
-        drift = scale * mean_residual
-        product = product * scale
-        spread = error - drift * drift * mass
+        squares = torch.nn.functional.threshold(squares, _EXACT, 0.0)
+        error = squares * ranges.scale * ranges.scale
+        drift = drift * ranges.scale
+        product = product * ranges.scale
+        spread = torch.addcmul(error, drift, drift, value=-1)
         covariance = product + spread
         variance = self._variance + product + covariance
         gain = (covariance / variance.clamp(min=torch.finfo(torch.float32).tiny)).clamp_(-1, 1)
-        offset = self._mean - (1 - gain) * (self._mean + drift - ranges.offset)
-        fit_error = spread - gain * (2 * covariance - gain * variance)
-        return Trial(error, ranges, fit_error, Ranges(scale * (1 - gain), offset))
+        slope = 1 - gain
+        offset = self._mean - slope * (self._mean + drift - ranges.offset)
+        fit_error = torch.addcmul(spread, gain, covariance, value=-1)
+        return Trial(error, ranges, fit_error, Ranges(ranges.scale * slope, offset))
 
     def _residuals(self, ranges: Ranges) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the weighted mean of ε, Σ h ε² and Σ h ε (w − w̄), ε in steps of the range."""
+        """Return ε̄, Σ h ε² and Σ h ε (w − w̄), with ε in steps of the range."""
         steps, residual = self._buffers
         torch.sub(self._w, ranges.offset.unsqueeze(-1), out=steps)
         steps.mul_(ranges.scale.reciprocal().unsqueeze(-1))
         torch.round(steps, out=residual).clamp_(0, self._levels).sub_(steps)
         weighted = torch.mul(residual, self._h, out=steps)
-        mean = torch.zeros_like(ranges.scale)
-        if self._option.zero == "float":
-            mean = total(weighted) / self._mass
+        drift = total(weighted) if self._option.zero == "float" else torch.zeros_like(ranges.scale)
         squares = total(weighted.mul_(residual))
-        return mean, squares, total(residual.mul_(self._weighted))
+        return drift, squares, total(residual.mul_(self._weighted))
 
     def _stored(self, scale: Tensor, offset: Tensor) -> Ranges:
         """Return the nearest ranges that can be stored."""
-        size = scale.abs().clamp_(_TINY, _HUGE).half().float()
         if self._option.zero == "none":
-            size = size.copysign(scale)
+            size = scale.abs().clamp_(_TINY, _HUGE).half().float().copysign_(scale)
             return Ranges(size, size * -(2 ** (self._option.bits - 1)))
+        size = scale.clamp(_TINY, _HUGE).half().float()
         if self._option.zero == "float":
             return Ranges(size, offset.clamp(-_HUGE, _HUGE).half().float())
         zero = (offset / -size).round_().clamp_(0, self._levels)

@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from tightfit.compress import Replica, watch_inputs
 from tightfit.spaces import EMBED, Decision, WeightOption
@@ -145,7 +146,9 @@ def _effect(
     for site in decision.sites:
         error = errors[replica.geometry.linear(site).tied_to or site]
         if site == EMBED:
-            change = error[window.to(replica.device)]
+            # The module itself looks the error up, since some families scale what they read.
+            embedding = replica.model.get_submodule(replica.geometry.linear(site).path)
+            change = functional_call(embedding, {"weight": error}, (window.to(replica.device),))
         else:
             change = trace.inputs[site] @ error.t()
         total += (change * trace.gradients[site]).sum(-1)

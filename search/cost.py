@@ -6,15 +6,14 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from tightfit.search.machine import physical_cores
 from tightfit.search.settings import Settings
 from tightfit.spaces import Space
 
 # A backward pass that only needs gradients of activations costs about as much as a forward one.
 _BACKWARD = 2.0
 # Share of the speed of one large matrix product that a whole forward pass reaches.
-_EFFICIENCY = 0.4
+_EFFICIENCY = 0.5
 # Candidates that agents put forward, beside the finalists: baselines in their usual number.
 _BASELINES = 8
 
@@ -48,16 +47,22 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
     # The head multiplies every position too, so a tied embedding counts once as a matrix product.
     products = sum(x.weights for x in space.geometry.linears if x.site != "embed")
     flops = 2.0 * products * sum(tokens.values())
-    return Cost(tokens, flops / (_EFFICIENCY * _matrix_speed()))
+    return Cost(tokens, flops / (_EFFICIENCY * _matrix_speed(settings.threads or physical_cores())))
 
 
-def _matrix_speed() -> float:
-    """Floating-point operations per second of a float32 matrix product, in about 0.1 s."""
-    a = np.ones((512, 1024), dtype=np.float32)
-    b = np.ones((1024, 1024), dtype=np.float32)
-    a @ b
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < 0.1:
-        a @ b
-        count += 1
-    return count * 2.0 * 512 * 1024 * 1024 / (time.perf_counter() - start)
+def _matrix_speed(threads: int) -> float:
+    """Floating-point operations per second of a float32 matrix product on this CPU, in about 0.1 s."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        a, b = torch.ones(256, 1024), torch.ones(1024, 1024)
+        _ = a @ b
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() - start < 0.1:
+            _ = a @ b
+            count += 1
+        return count * 2.0 * 256 * 1024 * 1024 / (time.perf_counter() - start)
+    finally:
+        torch.set_num_threads(before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.inspection import Inspection, inspect_settings
+from tightfit.search.machine import peak_memory
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
 from tightfit.search.store import RUN_FILE, Store
@@ -160,13 +160,3 @@ def render(summary: Summary) -> str:
     if summary.result:
         parts += ["", summary.result.verdict, "", "next:", *(f"  {line}" for line in summary.result.next)]
     return "\n".join(parts)
-
-
-def peak_memory() -> int | None:
-    """Most resident memory of this process so far, in bytes; None where the system cannot tell."""
-    try:
-        import resource
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

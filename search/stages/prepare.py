@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import torch
 
 from tightfit.compress import QUANTIZER_VERSION, Replica, input_energy
 from tightfit.search.archive import Archive
+from tightfit.search.machine import physical_cores
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
@@ -127,15 +127,6 @@ def _quantize(bench: Bench) -> None:
         for done, (site, option) in enumerate(owned, 1):
             bench.evaluator.packed(site, option)
             tick(done, len(owned))
-
-
-def physical_cores() -> int:
-    """Number of cores this process may use, hardware threads of one core counted once."""
-    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    siblings = Path("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list")
-    if siblings.is_file() and len(siblings.read_text().replace("-", ",").split(",")) > 1:
-        return max(1, available // 2)
-    return available
 
 
 def pick_device(name: str) -> str:

@@ -78,6 +78,35 @@ def test_a_place_that_cannot_be_written_is_refused_and_left_alone(
 
 
 @exporters
+def test_a_write_that_fails_half_way_leaves_the_earlier_file_and_no_other(
+    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+) -> None:
+    resource = pytest.importorskip("resource")
+    out = tmp_path / "plan"
+    out.write_text("of an earlier run")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as if the disk were full
+    try:
+        with pytest.raises(InputError, match=r"plan cannot be written \(File too large\)"):
+            get_exporter(name).export(make_shipment("tied"), out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert out.read_text() == "of an earlier run"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+@exporters
+def test_who_is_reading_the_earlier_file_keeps_it_whole(
+    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+) -> None:
+    out = tmp_path / "plan"
+    out.write_text("of an earlier run")
+    with out.open() as reading:
+        get_exporter(name).export(make_shipment("tied"), out)
+        assert reading.read() == "of an earlier run"
+
+
+@exporters
 def test_it_says_what_it_is(name: str) -> None:
     exporter = EXPORTERS[name]
     assert exporter.kind in ("artefact", "recipe")

@@ -59,7 +59,9 @@ def settings_of(tiny_model: str) -> Callable[..., Settings]:
 
 
 @pytest.fixture(scope="session")
-def finished(settings_of: Callable[..., Settings], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def finished(
+    settings_of: Callable[..., Settings], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
     """A finished run: its folder and everything it said."""
     said: list[str] = []
     folder = run_search(settings_of(tmp_path_factory.mktemp("runs")), say=said.append)
@@ -247,9 +249,7 @@ def test_plan_solves_another_budget_without_measuring(finished: tuple[Path, str]
 
 def test_plan_of_the_runs_own_budget_is_the_solvers_solution(finished: tuple[Path, str]) -> None:
     folder = str(finished[0])
-    answer = json.loads(
-        CliRunner().invoke(main, ["plan", folder, "--budget", f"{BUDGET}B", "--json"]).output
-    )
+    answer = json.loads(CliRunner().invoke(main, ["plan", folder, "--budget", f"{BUDGET}B", "--json"]).output)
     with Store.open(folder, mode="ro") as store:
         assert answer["digest"] == store.get("solution")["digest"]
 

@@ -51,6 +51,11 @@ def test_there_is_a_mix_for_every_order_between_two_uniform_plans(
     assert all(p.weight_bytes > 0.995 * task_of("untied", share).limit for p in proposals)
 
 
+def test_mixes_that_use_most_of_the_budget_come_first(task: Task) -> None:
+    sizes = [proposal.weight_bytes for proposal in get_agent("mix").propose(task, 60)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
 def test_nothing_is_mixed_at_the_bytes_of_a_uniform_plan(task_of: Callable[..., Task]) -> None:
     space = task_of("untied", 0).space
     size = space.bytes_of(uniform_levels(space, WeightOption(4, 64, "integer")))

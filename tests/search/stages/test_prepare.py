@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
-from tightfit.search.stages.prepare import physical_cores, pick_device
+from tightfit.search.stages.prepare import pick_device
 from tightfit.spaces import InputError
 
 
@@ -19,8 +17,3 @@ def test_auto_takes_what_is_there() -> None:
 def test_a_missing_device_is_refused_with_those_that_are_there() -> None:
     with pytest.raises(InputError, match=r"cuda is not available here \(available: .*cpu"):
         pick_device("cuda")
-
-
-def test_no_more_cores_than_the_process_may_use() -> None:
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    assert 1 <= physical_cores() <= allowed
