@@ -69,6 +69,7 @@ class Evaluator:
         self._folder = folder
         self._identity = dict(identity)
         self._applied: dict[str, WeightOption] = {}
+        replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
 
     def clear(self) -> None:
