@@ -47,10 +47,16 @@ class Replica:
         return data.t() if self._linears[site].transposed else data
 
     def apply(self, matrices: Mapping[str, Tensor]) -> None:
-        """Replace the matrices of these sites, each of shape (rows, cols); leave all others."""
+        """Replace the matrices of these sites, each of shape (rows, cols); leave all others.
+
+        Raises:
+            ValueError: a matrix has another shape than the one it replaces; the sites before it stay.
+        """
         for site, matrix in matrices.items():
             parameter = self._parameters[site]
             stored = matrix.t().contiguous() if self._linears[site].transposed else matrix
+            if stored.shape != parameter.shape:
+                raise ValueError(f"{site} is {tuple(self.original(site).shape)}, not {tuple(matrix.shape)}")
             parameter.data = stored.to(dtype=parameter.dtype, device=parameter.device)
 
     def restore(self, *sites: str) -> None:

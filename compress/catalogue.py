@@ -7,10 +7,10 @@ from torch import Tensor
 
 from tightfit.compress.integer import quantize
 from tightfit.compress.packed import PackedTensor
-from tightfit.spaces import WeightOption
+from tightfit.spaces import InputError, WeightOption
 
 # Part of every content key: raise it whenever a change here or in a quantizer changes any stored byte.
-QUANTIZER_VERSION = 1
+QUANTIZER_VERSION = 2
 
 
 def compress_matrix(weight: Tensor, option: WeightOption, importance: Tensor | None) -> PackedTensor:
@@ -30,10 +30,12 @@ def compress_matrix(weight: Tensor, option: WeightOption, importance: Tensor | N
 
 
 def _plain(weight: Tensor, option: WeightOption) -> PackedTensor:
-    """Keep a matrix as floats; 16 bits are bfloat16 where that loses nothing, else float16."""
-    dtype = torch.float32
-    if option.bits == 16:
-        lossless = torch.equal(weight.bfloat16().to(weight.dtype), weight)
-        dtype = torch.bfloat16 if lossless else torch.float16
+    """Keep a matrix as floats; 16 bits are float16, or bfloat16 where that is lossless or a must."""
+    if not bool(torch.isfinite(weight).all()):
+        raise InputError("the weights hold a value that is not finite.")
+    stored = weight.detach().to(torch.float32 if option.bits == 32 else torch.bfloat16)
+    if option.bits == 16 and not torch.equal(stored.to(weight.dtype), weight):
+        half = weight.detach().half()
+        stored = half if bool(torch.isfinite(half).all()) else stored
     rows, cols = weight.shape
-    return PackedTensor(option, rows, cols, weight.detach().to(dtype).contiguous())
+    return PackedTensor(option, rows, cols, stored.contiguous())

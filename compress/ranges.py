@@ -45,8 +45,6 @@ MOVES = (
 _TINY, _HUGE = 2.0**-24, 65504.0
 # Mean square error, in squared steps, that float32 cannot tell from none.
 _EXACT = 1e-9
-# Sums over more elements than this may be split among threads, and then depend on their number.
-_SPAN = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -121,12 +119,12 @@ class Groups:
     def __init__(self, w: Tensor, h: Tensor, option: WeightOption) -> None:
         self._w, self._option = w, option
         self._levels = 2**option.bits - 1
-        self._h = h / total(h).clamp(min=torch.finfo(h.dtype).tiny).unsqueeze(-1)
+        self._h = h / h.sum(-1, keepdim=True).clamp(min=torch.finfo(h.dtype).tiny)
         # Without a free offset the regression runs through 0 instead of the means.
-        self._mean = total(self._h * w) if option.zero == "float" else w.new_zeros(w.shape[:2])
+        self._mean = (self._h * w).sum(-1) if option.zero == "float" else w.new_zeros(w.shape[:2])
         centred = w - self._mean.unsqueeze(-1)
         self._weighted = self._h * centred
-        self._variance = total(centred.mul_(self._weighted))
+        self._variance = centred.mul_(self._weighted).sum(-1)
         self._buffers = torch.empty_like(w), torch.empty_like(w)
 
     def min_max(self) -> Ranges:
@@ -182,9 +180,9 @@ class Groups:
         steps.mul_(ranges.scale.reciprocal().unsqueeze(-1))
         torch.round(steps, out=residual).clamp_(0, self._levels).sub_(steps)
         weighted = torch.mul(residual, self._h, out=steps)
-        drift = total(weighted) if self._option.zero == "float" else torch.zeros_like(ranges.scale)
-        squares = total(weighted.mul_(residual))
-        return drift, squares, total(residual.mul_(self._weighted))
+        drift = weighted.sum(-1) if self._option.zero == "float" else torch.zeros_like(ranges.scale)
+        squares = weighted.mul_(residual).sum(-1)
+        return drift, squares, residual.mul_(self._weighted).sum(-1)
 
     def _stored(self, scale: Tensor, offset: Tensor) -> Ranges:
         """Return the nearest ranges that can be stored."""
@@ -196,10 +194,3 @@ class Groups:
             return Ranges(size, offset.clamp(-_HUGE, _HUGE).half().float())
         zero = (offset / -size).round_().clamp_(0, self._levels)
         return Ranges(size, -size * zero)
-
-
-def total(x: Tensor) -> Tensor:
-    """Sum over the last dimension, to the same bits whatever the number of threads."""
-    if x.shape[-1] <= _SPAN:
-        return x.sum(-1)
-    return torch.stack([part.sum(-1) for part in x.split(_SPAN, dim=-1)]).sum(0)

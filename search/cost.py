@@ -40,7 +40,7 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
         "prescreen": int(sense.prescreen_tokens * (1 + _BACKWARD + options)),
         "marginals": sense.marginals * sense.marginal_tokens,
         "fit": sense.fit_plans * sense.fit_tokens,
-        "certify": sense.certificate_plans * text.selection,
+        "certify": sense.certificate_plans * sense.fit_tokens,
         "explore": (finalists + _BASELINES) * text.selection,
         "validate": (finalists + 4) * text.validation + 6 * text.holdout,
     }

@@ -116,7 +116,7 @@ class TextSettings(Section):
     """Most tokens per window."""
     calibration: Count = 2048
     """Tokens that the statistics of the quantizer are taken from."""
-    selection: Count = 1024
+    selection: Count = 2048
     """Tokens that the search measures on."""
     validation: Count = 2048
     """Tokens that pick the winner among the finalists."""
@@ -151,7 +151,7 @@ class TextSettings(Section):
 class SenseSettings(Section):
     """How much is measured before solving."""
 
-    prescreen_tokens: Count = 1024
+    prescreen_tokens: Count = 2048
     """Selection tokens of the backward pass that scores every option."""
     marginals: Count = 64
     """Measurements of one site's option alone."""
@@ -159,8 +159,8 @@ class SenseSettings(Section):
     """Selection tokens of each of them."""
     fit_plans: PlanCount = 32
     """Measurements of whole plans that the loss model is fitted on."""
-    fit_tokens: Count = 512
-    """Selection tokens of each of them."""
+    fit_tokens: Count = 1024
+    """Selection tokens of each of them, and of each certificate plan."""
     certificate_plans: PlanCount = 32
     """Measurements of whole plans that only test the loss model."""
 

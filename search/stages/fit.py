@@ -112,7 +112,7 @@ def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> None:
     everywhere = sample(tilted(_costs(bench), mean), half, _generator(bench, _PURPOSE_VARIANCE))
     near = _near_budget(bench, sensed, sense.certificate_plans - half, _PURPOSE_BAND)
     what = "measuring plans for certificate"
-    tokens = bench.settings.text.selection
+    tokens = sense.fit_tokens
     first = _measure(bench, _unseen(everywhere, fitted.levels), "certificate", f"{what} 1", tokens)
     second = _measure(bench, _unseen(near, fitted.levels), "certificate", f"{what} 2", tokens)
     if first.certifiable:

@@ -52,7 +52,7 @@ def test_tokens_are_those_that_the_settings_ask_for() -> None:
     assert cost.tokens["prescreen"] == 10 * (1 + 2 + 3)  # forward, backward, and one pass per option
     assert cost.tokens["marginals"] == 7 * 11
     assert cost.tokens["fit"] == 5 * 13
-    assert cost.tokens["certify"] == 6 * 50
+    assert cost.tokens["certify"] == 6 * 13
     assert cost.tokens["explore"] >= 3 * 50
     assert cost.tokens["validate"] >= 3 * 30 + 20
 

@@ -266,7 +266,7 @@ def test_a_part_shorter_than_one_window_names_both_numbers(refused: Callable[...
 def test_defaults_are_checked_against_what_is_given(refused: Callable[..., list[str]]) -> None:
     assert refused(f"{BUDGET}text: {{sequence: 4096}}") == [
         f"search.yaml:2: text.{part}: {tokens} tokens are fewer than one window of text.sequence (4096)."
-        for part, tokens in (("calibration", 2048), ("selection", 1024), ("validation", 2048))
+        for part, tokens in (("calibration", 2048), ("selection", 2048), ("validation", 2048))
     ]
 
 
