@@ -41,6 +41,11 @@ class Replica:
         """Device of the weights."""
         return next(iter(self._originals.values())).device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Data type of the weights."""
+        return next(iter(self._originals.values())).dtype
+
     def original(self, site: str) -> Tensor:
         """Return the untouched matrix of a site, shape (rows, cols)."""
         data = self._originals[site]

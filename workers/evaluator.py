@@ -110,7 +110,7 @@ class Evaluator:
             "split": split,
             "quantizer": QUANTIZER_VERSION,
             "protocol": PROTOCOL_VERSION,
-            "dtype": "float32",
+            "dtype": str(self.replica.dtype),
             "device": str(self.replica.device),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,

@@ -18,7 +18,8 @@ class OptionCache:
     """Packed matrices by site and option, memory-mapped when read.
 
     Files stay between runs of the same folder; the least recently used ones are deleted when all
-    together would pass the cap, and are quantized again when asked for.
+    together would pass the cap, and are quantized again when asked for. A matrix that alone would
+    pass it is never kept.
 
     Args:
         folder: where the files live. Its name should carry the content key of what they hold.
@@ -29,6 +30,10 @@ class OptionCache:
         self._folder = folder
         self._cap = cap
         folder.mkdir(parents=True, exist_ok=True)
+        for partial in folder.glob(".*.safetensors.*"):
+            writer = partial.name.rpartition(".")[2]
+            if writer.isdigit() and not _is_running(int(writer)):
+                partial.unlink(missing_ok=True)
         files = sorted(folder.glob("*.safetensors"), key=lambda file: file.stat().st_mtime)
         self._sizes = OrderedDict((file.name, file.stat().st_size) for file in files)
 
@@ -51,6 +56,7 @@ class OptionCache:
         name = f"{site}.{option.name}.safetensors"
         if name in self._sizes:
             self._sizes.move_to_end(name)
+            os.utime(self._folder / name)  # the order of use outlives this process
             with safe_open(self._folder / name, framework="pt") as file:
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             return PackedTensor(option, *shape, **tensors)
@@ -63,11 +69,21 @@ class OptionCache:
         partial = self._folder / f".{name}.{os.getpid()}"
         save_file({key: tensor.cpu().contiguous() for key, tensor in packed.tensors().items()}, partial)
         size = partial.stat().st_size
-        while self._sizes and self.nbytes + size > self._cap:
-            oldest, _ = self._sizes.popitem(last=False)
-            (self._folder / oldest).unlink(missing_ok=True)
         if size > self._cap:
             partial.unlink()
             return
+        while self.nbytes + size > self._cap:
+            oldest, _ = self._sizes.popitem(last=False)
+            (self._folder / oldest).unlink(missing_ok=True)
         os.replace(partial, self._folder / name)
         self._sizes[name] = size
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # of another user
+        return True
+    return True
