@@ -51,14 +51,15 @@ def quantize(weight: Tensor, option: WeightOption, importance: Tensor | None = N
         raise InputError(f"group {option.group} does not divide {cols} input weights.")
     shape = (-1, cols // (option.group or cols), option.group or cols)
     h = torch.ones(cols) if importance is None else _finite(importance.float(), "importances")
-    h = h.to(weight.device).reshape(shape)
+    h = h.to(weight.device).contiguous().view(shape)
     stream = torch.empty(option.code_bytes(rows, cols), dtype=torch.uint8, device=weight.device)
     scales = torch.empty(rows, shape[1], dtype=torch.float16, device=weight.device)
     zeros = torch.empty_like(scales)
 
     def fill(start: int) -> None:
         part = slice(start, start + step)
-        w = _finite(weight.detach()[part].float(), "weights").reshape(shape)
+        # Contiguous, because the order in which torch adds follows the order in memory.
+        w = _finite(weight.detach()[part].float().contiguous(), "weights").view(shape)
         ranges = fit_ranges(w, h, option)
         packed = pack_codes(codes_of(w, ranges, option.bits), option.bits)
         first = start * cols * option.bits // 8

@@ -70,7 +70,7 @@ def prescreen(
                 errors = _errors(replica, decision, option, read_back)
                 for row, trace in traces:
                     effect = _effect(replica, decision, errors, trace, windows[row])
-                    scores[index][row, column] = effect.double().square().mean().item() / 2
+                    scores[index][row, column] = effect.cpu().double().square().mean().item() / 2
             done += 1
             progress(done, len(chunks) * len(decisions))
     return scores

@@ -35,10 +35,10 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
     sense, text, finalists = settings.sense, settings.text, settings.search.finalists
     options = max(len(decision.options) for decision in space.decisions)
     tokens = {
-        "calibrate": text.calibration,
+        "prepare": text.calibration,
         # Scoring multiplies every input by every option's error: one forward pass per option.
-        "prescreen": int(sense.prescreen_tokens * (1 + _BACKWARD + options)),
-        "marginals": sense.marginals * sense.marginal_tokens,
+        "sense": int(sense.prescreen_tokens * (1 + _BACKWARD + options))
+        + sense.marginals * sense.marginal_tokens,
         "fit": sense.fit_plans * sense.fit_tokens,
         "certify": sense.certificate_plans * sense.fit_tokens,
         "explore": (finalists + _BASELINES) * text.selection,

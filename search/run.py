@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
+from tightfit.search.identity import claim, set_budget
 from tightfit.search.inspection import Inspection, inspect_settings
 from tightfit.search.machine import peak_memory
 from tightfit.search.progress import Progress
@@ -17,10 +17,7 @@ from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import feasible_range, front_table, predicted_table
 from tightfit.search.words import comparison, duration, shortfalls, trust
-from tightfit.spaces import InputError
-
-# Settings that scores and measurements rest on: one run folder serves one value of each.
-_IDENTITY = ("model", "seed", "threads", "device", "target", "space", "text")
+from tightfit.spaces import Geometry, InputError
 
 REPORT_FILE = "report.html"
 
@@ -52,6 +49,7 @@ def run_search(
         InfeasibleError: the budget is below the floor of the space.
     """
     inspection = inspect_settings(settings)
+    _check_sequence(settings, inspection.space.geometry)
     cost = estimate_cost(settings, inspection.space)
     say(_header(settings, inspection))
     say(
@@ -65,7 +63,7 @@ def run_search(
     from tightfit.search import stages
 
     with Store.open(folder / RUN_FILE) as store:
-        _claim(store, settings)
+        claim(store, settings)
         _describe(store, inspection)
         store.put("cost", cost.to_dict())
         progress = progress or Progress()
@@ -73,8 +71,7 @@ def run_search(
         for line in shortfalls(summarize(store)):
             say(f"text: {line}")
         _search(bench, store, say)
-        store.put("timing", {name: round(seconds, 2) for name, seconds in progress.seconds.items()})
-        store.put("peak_memory", peak_memory())
+        _account(store, bench)
         _finish(store, folder, say)
     return folder
 
@@ -82,15 +79,42 @@ def run_search(
 def _search(bench: Bench, store: Store, say: Say) -> None:
     from tightfit.search import stages
 
+    store.add_event("sense", "started")
     sensed = stages.sense(bench)
+    store.add_event("fit", "started")
     fitted = stages.fit(bench, sensed)
     model = fitted.fit.model
     task = stages.make_task(bench, sensed, model)
+    store.add_event("solve", "started")
     stages.solve_task(bench, task, model)
     say("\n" + predicted_table(summarize(store)) + "\n")
-    stages.certify(bench, sensed, fitted)
+    store.add_event("certify", "started")
+    for line in stages.certify(bench, sensed, fitted):
+        say(line)
+    store.add_event("explore", "started")
     candidates = stages.explore(bench, task, model)
+    store.add_event("validate", "started")
     stages.validate(bench, candidates)
+
+
+def _check_sequence(settings: Settings, geometry: Geometry) -> None:
+    """Refuse windows longer than the model's context: it would fail, or lose sense without a word."""
+    if settings.text.sequence > geometry.max_context:
+        raise InputError(
+            f"text.sequence: windows of {settings.text.sequence} tokens are longer than the longest "
+            f"context of {settings.model}, {geometry.max_context}."
+        )
+
+
+def _account(store: Store, bench: Bench) -> None:
+    """Add what this process spent to what earlier ones did."""
+    spent = store.get("timing", {})
+    seconds = {name: round(spent.get(name, 0.0) + s, 2) for name, s in bench.progress.seconds.items()}
+    store.put("timing", {**spent, **seconds})
+    store.put("peak_memory", peak_memory())
+    archive = bench.archive
+    work = {"measured": archive.made, "reused": archive.reused, "tokens": archive.tokens}
+    store.add_event("report", "work", work)
 
 
 def _header(settings: Settings, inspection: Inspection) -> str:
@@ -102,24 +126,6 @@ def _header(settings: Settings, inspection: Inspection) -> str:
         *inspection.notes,
     ]
     return "\n".join(lines)
-
-
-def _claim(store: Store, settings: Settings) -> None:
-    """Take over a run folder, or refuse it where it holds a run of other settings."""
-    held = store.get("settings")
-    new = settings.to_dict()
-    for key in _IDENTITY if held else ():
-        if json.dumps(held.get(key)) != json.dumps(new.get(key)):
-            raise InputError(
-                f"{store.path.parent} holds a run with another {key} ({_brief(held.get(key))}, now "
-                f"{_brief(new.get(key))}): give this run another name, or delete that folder."
-            )
-    store.put("settings", new)
-
-
-def _brief(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "…"
 
 
 def _describe(store: Store, inspection: Inspection) -> None:
@@ -139,7 +145,7 @@ def _describe(store: Store, inspection: Inspection) -> None:
             "config": dict(inspection.config),
         },
     )
-    store.put("budget", {"limit": inspection.limit, "text": inspection.budget_text})
+    set_budget(store, inspection.limit, inspection.budget_text)
 
 
 def _finish(store: Store, folder: Path, say: Say) -> None:

@@ -93,6 +93,14 @@ class Store:
         rows = self._rows("SELECT value FROM run WHERE key = ?", [key])
         return json.loads(rows[0]["value"]) if rows else default
 
+    def forget(self, keys: Iterable[str], fits: Iterable[str]) -> None:
+        """Remove values of the run and fits together, so that nobody meets one without the other."""
+        with writing(self._db):
+            for key in keys:
+                self._db.execute("DELETE FROM run WHERE key = ?", [key])
+            for name in fits:
+                self._db.execute("DELETE FROM fit WHERE name = ?", [name])
+
     # The space
 
     def add_space(self, space: Space) -> None:

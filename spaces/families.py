@@ -20,8 +20,14 @@ def read_geometry(config: Mapping[str, Any]) -> Geometry:
     """Read a geometry from the content of a ``config.json``.
 
     Raises:
-        InputError: the family is not supported, or a needed key is missing or not a number.
+        InputError: the family is not supported, the weights are quantized already, or a needed key is
+            missing or not a number.
     """
+    if config.get("quantization_config"):
+        raise InputError(
+            "config.json: quantization_config says that this model is quantized already; give the "
+            "unquantized one."
+        )
     family = config.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         allowed = ", ".join(sorted(FAMILIES))

@@ -6,7 +6,7 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class Evaluator:
         importance: per site the mean square of its input features, for the quantizer.
         cache: packed options.
         folder: where reference log-probabilities are kept.
-        identity: digests of what else losses depend on (model weights, calibration text, seed).
+        identity: digests of what else losses depend on: the model's weights, the importances.
     """
 
     def __init__(
@@ -101,13 +101,13 @@ class Evaluator:
 
     def protocol(self, split: str, windows: Sequence[Window]) -> str:
         """Content key of measurements on these windows: equal key, equal losses."""
-        text = hashlib.sha256()
-        for window in windows:
-            text.update(window.document.encode() + b"\0" + window.tokens.tobytes())
+        return self._key({"split": split, "text": _digest(windows)})
+
+    def _key(self, what: Mapping[str, str]) -> str:
+        """Content key of something computed on text, together with all else that it depends on."""
         parts = {
             **self._identity,
-            "text": text.hexdigest(),
-            "split": split,
+            **what,
             "quantizer": QUANTIZER_VERSION,
             "protocol": PROTOCOL_VERSION,
             "dtype": str(self.replica.dtype),
@@ -131,8 +131,7 @@ class Evaluator:
             windows: the tokens to measure on.
         """
         start = time.perf_counter()
-        protocol = self.protocol(split, windows)
-        reference = self._reference(protocol, windows)
+        reference = self._reference(windows)
         self._apply(options)
         documents: dict[str, DocumentLoss] = {}
         divergences = []
@@ -143,6 +142,7 @@ class Evaluator:
             documents[window.document] = loss if known is None else add_losses(known, loss)
         p99 = torch.cat(divergences).quantile(0.99).item()
         seconds = time.perf_counter() - start
+        protocol = self.protocol(split, windows)
         return Measurement(plan, split, protocol, tuple(documents.values()), p99, seconds)
 
     def _apply(self, options: Mapping[str, WeightOption]) -> None:
@@ -154,22 +154,17 @@ class Evaluator:
             self.replica.apply({site: self.matrix(site, option)})
         self._applied = dict(options)
 
-    def _reference(self, protocol: str, windows: Sequence[Window]) -> list[ReferenceWindow]:
-        path = self._folder / f"{protocol}.safetensors"
-        if not path.exists():
-            self._apply({})
-            named = {
-                str(i): self._log_probs(torch.from_numpy(window.tokens)).cpu()
-                for i, window in enumerate(windows)
-            }
+    def _reference(self, windows: Sequence[Window]) -> Iterator[ReferenceWindow]:
+        """Yield what the uncompressed model says, one window at a time, computing what is missing."""
+        paths = [self._folder / f"{self._key({'window': _digest([w])})}.safetensors" for w in windows]
+        missing = [(w, path) for w, path in zip(windows, paths, strict=True) if not path.exists()]
+        if missing:
+            self.clear()
+        for window, path in missing:
             partial = path.with_suffix(".partial")
-            save_file(named, partial)
+            save_file({"log_probs": self._log_probs(torch.from_numpy(window.tokens)).cpu()}, partial)
             partial.replace(path)
-        with safe_open(path, framework="pt") as file:
-            return [
-                ReferenceWindow(window.document, torch.from_numpy(window.tokens), file.get_tensor(str(i)))
-                for i, window in enumerate(windows)
-            ]
+        return (_read_reference(w, path) for w, path in zip(windows, paths, strict=True))
 
     @torch.no_grad()
     def _log_probs(self, ids: Tensor) -> Tensor:
@@ -177,6 +172,19 @@ class Evaluator:
         ids = ids.to(self.replica.device)
         logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), dim=-1)
+
+
+def _digest(windows: Sequence[Window]) -> str:
+    """SHA-256 of documents and tokens."""
+    text = hashlib.sha256()
+    for window in windows:
+        text.update(window.document.encode() + b"\0" + window.tokens.tobytes())
+    return text.hexdigest()
+
+
+def _read_reference(window: Window, path: Path) -> ReferenceWindow:
+    with safe_open(path, framework="pt") as file:
+        return ReferenceWindow(window.document, torch.from_numpy(window.tokens), file.get_tensor("log_probs"))
 
 
 def score_window(log_probs: Tensor, reference: ReferenceWindow) -> tuple[DocumentLoss, Tensor]:
@@ -197,7 +205,7 @@ def score_window(log_probs: Tensor, reference: ReferenceWindow) -> tuple[Documen
     loss = DocumentLoss(
         document=reference.document,
         tokens=target.shape[0],
-        kl=divergence.double().sum().item(),
+        kl=divergence.cpu().double().sum().item(),  # not every device has float64
         nll=nll.item(),
         reference_nll=reference_nll.item(),
         agree=int(agree.item()),

@@ -83,7 +83,7 @@ def fit(
     """
     model = initialize(config, schedule.seed)
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.1, fused=True)
     generator = np.random.default_rng([schedule.seed, 2])
     begin = time.perf_counter()
     for step in range(schedule.steps):

@@ -59,7 +59,7 @@ class Mix:
         for low, high in _pairs(task):
             for name, order in ORDERS.items():
                 levels = _fill(task, low, high, order(task.space))
-                proposal = task.proposal(levels, f"mix {low.bits}+{high.bits} bits, {name}", "mix")
+                proposal = task.proposal(levels, f"mix {low.bits}+{high.name}, {name}", "mix")
                 if levels not in (uniform_levels(task.space, low), uniform_levels(task.space, high)):
                     proposals.setdefault(proposal.plan.digest, proposal)
         return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]

@@ -11,6 +11,11 @@ from tightfit.search.agents import Proposal, Task, get_agent
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.measurement import Measurement
 
+# Agents that propose baselines.
+_ALWAYS = ("uniform", "mix")
+_BASELINES = 6
+_ALL = 10_000
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -22,19 +27,37 @@ class Candidate:
 
 def explore(bench: Bench, task: Task, model: LinkAdditive) -> list[Candidate]:
     """Return every proposal, measured, the best first. Uniform plans always take part."""
-    count = bench.settings.search.finalists
-    proposals: dict[str, Proposal] = {}
-    for name in dict.fromkeys(["uniform", *bench.settings.search.agents]):
-        for proposal in get_agent(name).propose(task, count):
-            proposals.setdefault(proposal.plan.digest, proposal)
-    baselines = [p.to_dict() for p in proposals.values() if p.kind != "searched"]
-    bench.store.put("baselines", baselines)
-    predictions = model.predict(np.array([p.levels for p in proposals.values()]))
-    bench.store.put("predicted", dict(zip(proposals, map(float, predictions), strict=True)))
+    proposals = _proposals(bench, task, model)
+    known = {row["digest"]: row for row in bench.store.get("baselines", [])}
+    known.update({p.plan.digest: p.to_dict() for p in proposals if p.kind != "searched"})
+    bench.store.put("baselines", list(known.values()))
+    predictions = model.predict(np.array([p.levels for p in proposals]))
+    digests = [p.plan.digest for p in proposals]
+    bench.store.put("predicted", dict(zip(digests, map(float, predictions), strict=True)))
     candidates = []
     with bench.progress.stage("explore", "measuring proposed plans") as tick:
-        for done, proposal in enumerate(proposals.values(), 1):
+        for done, proposal in enumerate(proposals, 1):
             measured = bench.archive.measure(proposal.plan, "selection", proposal.label)
             candidates.append(Candidate(proposal, measured))
             tick(done, len(proposals))
     return sorted(candidates, key=lambda c: (c.measured.kl, c.proposal.plan.digest))
+
+
+def _proposals(bench: Bench, task: Task, model: LinkAdditive) -> list[Proposal]:
+    """Return what all agents propose, each plan once. Baselines take part whoever is listed.
+
+    Baselines are many where a space has many families of formats. All of them are considered; the
+    ones with the least predicted loss are measured, as many as there may be finalists and at least
+    :data:`_BASELINES` of each kind, so that a search never competes with a poor choice of baselines.
+    """
+    count = bench.settings.search.finalists
+    found: dict[str, Proposal] = {}
+    for name in dict.fromkeys([*_ALWAYS, *bench.settings.search.agents]):
+        proposals = get_agent(name).propose(task, _ALL if name in _ALWAYS else count)
+        if name in _ALWAYS and proposals:
+            predicted = model.predict(np.array([p.levels for p in proposals]))
+            order = np.argsort(predicted, kind="stable")[: max(count, _BASELINES)]
+            proposals = [proposals[i] for i in order]
+        for proposal in proposals:
+            found.setdefault(proposal.plan.digest, proposal)
+    return list(found.values())

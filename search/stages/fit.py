@@ -55,7 +55,12 @@ class Measured:
     @property
     def certifiable(self) -> bool:
         """Whether there are enough plans and documents for a certificate to rest on."""
-        return len(self.measurements) >= FEWEST and len(self.measurements[0].documents) > 1
+        return len(self.measurements) >= FEWEST and self.documents > 1
+
+    @property
+    def documents(self) -> int:
+        """Number of documents that every plan was measured on."""
+        return len(self.measurements[0].documents) if self.measurements else 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,9 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
     what = "measuring plans for the loss model"
     measured = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
     decisions = bench.space.decisions
-    groups = [[(kind(decision), option.bits) for option in decision.options] for decision in decisions]
+    groups = [
+        [(kind(bench.space, decision), option.bits) for option in decision.options] for decision in decisions
+    ]
     fitted = fit_link_additive(
         sensed.calibrated, groups, measured.levels, measured.losses, measured.ses, settings.seed
     )
@@ -83,6 +90,7 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
         {
             **fitted.to_dict(),
             "fit_tokens": settings.sense.fit_tokens,
+            "asked_plans": settings.sense.fit_plans,
             "synergy": _synergy(sensed, measured),
         },
     )
@@ -96,15 +104,16 @@ def _synergy(sensed: Sensed, measured: Measured) -> float | None:
     alone = [
         [row[level] for row, level in zip(sensed.calibrated, plan, strict=True)] for plan in measured.levels
     ]
-    ratios = [synergy(loss, losses) for loss, losses in zip(measured.losses, alone, strict=True)]
-    return float(np.mean(ratios))
+    ratios = [synergy(loss, row) for loss, row in zip(measured.losses, alone, strict=True) if sum(row) > 0]
+    return float(np.mean(ratios)) if ratios else None
 
 
-def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> None:
+def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> list[str]:
     """Measure plans that no fit has seen, and write both certificates into the store.
 
-    A certificate that too few plans or documents could bear is left out, as a small space or very
-    small settings may have it.
+    Returns:
+        Why a certificate is missing, if one is: a small space or very small settings may leave too
+        few plans or documents for it.
     """
     sense, model = bench.settings.sense, fitted.fit.model
     half = sense.certificate_plans // 2
@@ -133,6 +142,12 @@ def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> None:
         )
         points = _points(model, second)
         bench.store.add_fit("certificate_band", {**close.to_dict(), "band": BAND, "points": points})
+    return [
+        f"certificate {number}: left out, {len(seen.levels)} plans that no fit has seen on "
+        f"{seen.documents} documents are too few (at least {FEWEST} plans and 2 documents)"
+        for number, seen in ((1, first), (2, second))
+        if not seen.certifiable
+    ]
 
 
 def _unseen(levels: Levels, seen: Levels) -> Levels:

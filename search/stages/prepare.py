@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 
 from tightfit.compress import QUANTIZER_VERSION, Replica, input_energy
 from tightfit.search.archive import Archive
+from tightfit.search.identity import identify
 from tightfit.search.machine import physical_cores
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
@@ -17,7 +21,7 @@ from tightfit.spaces import InputError, Space
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.models import LoadedModel, load_model
 from tightfit.workers.option_cache import OptionCache
-from tightfit.workers.text import Splits, load_text, split_documents
+from tightfit.workers.text import Splits, Text, load_text, split_documents
 
 SPLITS = ("calibration", "selection", "validation", "holdout")
 
@@ -52,19 +56,32 @@ def prepare(
     Raises:
         InputError: the model or the text cannot be used, or the store holds a run of another model.
     """
-    torch.set_num_threads(settings.threads or physical_cores())
+    threads = settings.threads or physical_cores()
+    torch.set_num_threads(threads)
+    device = pick_device(settings.device)
     with progress.stage("prepare", "loading model and text"):
-        loaded = load_model(settings.model, device=pick_device(settings.device))
-        _same_model(store, loaded, settings)
-        splits = _split(settings, loaded, store)
+        text = load_text(settings.text.source, settings.text.dataset)
+        loaded = load_model(settings.model, device=device)
+        splits = _split(settings, loaded, text)
     replica = Replica(loaded.model, loaded.geometry)
     calibration = [
         torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows
     ]
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
-    identity = {"model": loaded.digest, "calibration": splits["calibration"].digest}
-    key = f"{loaded.digest[:16]}-{splits['calibration'].digest[:16]}-v{QUANTIZER_VERSION}"
+    facts = {
+        "model digest": loaded.digest,
+        **{f"{name} text": splits[name].digest for name in SPLITS},
+        "number of threads": threads,
+        "device": device,
+        "torch version": torch.__version__,
+        "transformers version": transformers.__version__,
+    }
+    identify(store, facts)
+    _record(store, settings, loaded, text, splits)
+    # The importances stand for all that they come from: weights, calibration text, device, threads.
+    identity = {"model": loaded.digest, "importance": _digest(importance)}
+    key = f"{loaded.digest[:16]}-{identity['importance'][:16]}-v{QUANTIZER_VERSION}"
     cache = OptionCache(folder / "options" / key, settings.limits.option_cache)
     evaluator = Evaluator(replica, importance, cache, folder / "reference", identity)
     windows = {name: splits[name].windows for name in SPLITS}
@@ -73,50 +90,42 @@ def prepare(
     return bench
 
 
-def _same_model(store: Store, loaded: LoadedModel, settings: Settings) -> None:
-    """Record the model, or refuse a run folder whose measurements are of another one."""
-    known = store.get("model")
-    if known and known.get("digest") not in (None, loaded.digest):
-        raise InputError(
-            f"{store.path.parent} holds a run of other model weights (model digest {known['digest'][:12]}, "
-            f"now {loaded.digest[:12]} for {settings.model}): give this run another name."
-        )
+def _split(settings: Settings, loaded: LoadedModel, text: Text) -> Splits:
+    asked = settings.text
+    needs = {name: getattr(asked, name) for name in SPLITS}
+    return split_documents(
+        text, loaded.tokenizer, needs, asked.sequence, settings.seed, asked.allow_shortfall
+    )
+
+
+def _record(store: Store, settings: Settings, loaded: LoadedModel, text: Text, splits: Splits) -> None:
+    """Write what was loaded into the store."""
+    geometry, asked = loaded.geometry, settings.text
     store.put(
         "model",
         {
             "name": settings.model,
             "folder": str(loaded.folder),
             "digest": loaded.digest,
-            "family": loaded.geometry.family,
-            "parameters": loaded.geometry.parameters,
-            "layers": loaded.geometry.layers,
+            "family": geometry.family,
+            "parameters": geometry.parameters,
+            "layers": geometry.layers,
         },
     )
+    used = {
+        name: {"asked": splits[name].asked, "used": splits[name].used, "documents": splits[name].documents}
+        for name in SPLITS
+    }
+    source = asked.source or (asked.dataset.id if asked.dataset else "")
+    store.put("text", {"source": source, "removed_share": text.removed_share, "splits": used})
 
 
-def _split(settings: Settings, loaded: LoadedModel, store: Store) -> Splits:
-    text = settings.text
-    needs = {name: getattr(text, name) for name in SPLITS}
-    loaded_text = load_text(text.source, text.dataset)
-    splits = split_documents(
-        loaded_text, loaded.tokenizer, needs, text.sequence, settings.seed, text.allow_shortfall
-    )
-    store.put(
-        "text",
-        {
-            "source": text.source or (text.dataset.id if text.dataset else ""),
-            "removed_share": loaded_text.removed_share,
-            "splits": {
-                name: {
-                    "asked": splits[name].asked,
-                    "used": splits[name].used,
-                    "documents": splits[name].documents,
-                }
-                for name in SPLITS
-            },
-        },
-    )
-    return splits
+def _digest(importance: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 of the importances of all sites."""
+    content = hashlib.sha256()
+    for site, values in sorted(importance.items()):
+        content.update(site.encode() + b"\0" + values.cpu().numpy().tobytes())
+    return content.hexdigest()
 
 
 def _quantize(bench: Bench) -> None:

@@ -15,7 +15,7 @@ from tightfit.proxies.prescreen import prescreen
 from tightfit.search.archive import SENSING
 from tightfit.search.records import Score
 from tightfit.search.stages.prepare import Bench
-from tightfit.spaces import Decision, Plan
+from tightfit.spaces import Decision, Plan, Space
 
 Table = list[NDArray[np.float64]]
 
@@ -46,7 +46,7 @@ def sense(bench: Bench) -> Sensed:
     calibrated = calibrate_prescreen(
         scores,
         [np.array([option.bits for option in decision.options]) for decision in decisions],
-        [kind(decision) for decision in decisions],
+        [kind(bench.space, decision) for decision in decisions],
         [(m.decision, m.option, m.loss, m.se) for m in marginals],
     )
     bench.store.add_scores("prescreen", rows_of(decisions, scores))
@@ -75,9 +75,9 @@ def sense(bench: Bench) -> Sensed:
     return Sensed(scores, calibrated, marginals)
 
 
-def kind(decision: Decision) -> str:
-    """Kind of matrix that a decision governs: the last part of its name."""
-    return decision.name.rpartition(".")[2]
+def kind(space: Space, decision: Decision) -> str:
+    """Kind of matrix that a decision governs, the same in every layer."""
+    return space.geometry.linear(decision.sites[0]).module
 
 
 def rows_of(decisions: tuple[Decision, ...], table: Table) -> list[Score]:
@@ -129,4 +129,5 @@ def _split_half(decisions: Sequence[Decision], per_window: Sequence[NDArray[np.f
             first.append(float(even[position]))
             second.append(float(odd[position]))
     taus = [split_half_tau(np.array(a), np.array(b)) for a, b in halves.values() if len(a) > 1]
-    return float(np.mean(taus)) if taus else None
+    known = [tau for tau in taus if np.isfinite(tau)]  # a width that loses nothing orders nothing
+    return float(np.mean(known)) if known else None

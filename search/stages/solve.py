@@ -31,6 +31,7 @@ def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
     for index in kept:
         levels = front.levels(int(index))
         weight_bytes = bench.space.bytes_of(levels)
+        bench.store.add_plan(bench.space.plan(levels), weight_bytes, "front")
         rows.append(
             {
                 "bytes": weight_bytes,
@@ -40,6 +41,7 @@ def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
             }
         )
     bench.store.put("front", rows)
+    bench.store.add_plan(bench.space.plan(best.levels), bench.space.bytes_of(best.levels), "exact")
     bench.store.put(
         "solution",
         {

@@ -57,13 +57,13 @@ def family(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def heavy_tailed() -> Callable[..., tuple[Tensor, Tensor]]:
-    """A matrix (rows, cols) like a trained one, and importances (cols,) over five decades."""
+    """A matrix (rows, cols) like a trained one, and importances (cols,) over three decades."""
 
     def draw(rows: int, cols: int, seed: int = 0) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         normal = torch.randn(rows, cols, generator=generator)
         spread = torch.randn(rows, cols, generator=generator).mul_(0.5).exp_()
-        return normal * spread * 0.05, torch.randn(cols, generator=generator).mul_(2.5).exp_()
+        return normal * spread * 0.05, torch.randn(cols, generator=generator).mul_(1.5).exp_()
 
     return draw
 

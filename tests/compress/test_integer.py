@@ -137,10 +137,10 @@ def test_errors_come_near_those_of_an_exhaustive_search(bits: int, zero: Zero, h
     weight, h = heavy_tailed(300, 32, seed=bits)
     option = WeightOption(bits, 32, zero)
     found = group_errors(weight, h, quantize(weight, option, h)).sum()
-    assert found <= 1.12 * exhaustive_errors(weight, h, option).sum()
+    assert found <= 1.08 * exhaustive_errors(weight, h, option).sum()
 
 
-@pytest.mark.parametrize(("bits", "most"), [(2, 0.45), (3, 0.5), (4, 0.55), (8, 0.65)])
+@pytest.mark.parametrize(("bits", "most"), [(2, 0.55), (3, 0.6), (4, 0.76), (8, 0.83)])
 def test_the_search_beats_plain_rounding_by_far(bits: int, most: float, heavy_tailed: Draw) -> None:
     weight, h = heavy_tailed(64, 256)
     for zero in ZEROS:
@@ -154,7 +154,7 @@ def test_important_weights_are_kept_better(heavy_tailed: Draw) -> None:
     option = WeightOption(3, 64, "float")
     weighted = group_errors(weight, h, quantize(weight, option, h)).sum()
     unweighted = group_errors(weight, h, quantize(weight, option)).sum()
-    assert weighted < 0.6 * unweighted
+    assert weighted < 0.75 * unweighted
     assert torch.equal(
         quantize(weight, option).dequantize(), quantize(weight, option, torch.full((256,), 7.0)).dequantize()
     )
@@ -164,10 +164,11 @@ def test_important_weights_are_kept_better(heavy_tailed: Draw) -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_groups_without_spread_are_kept(bits: int, zero: Zero) -> None:
     option = WeightOption(bits, 32, zero)
-    weight = torch.tensor([0.0, 0.5, -0.5, 1e-3]).repeat_interleave(32).view(1, 128)
+    weight = torch.tensor([0.0, 0.5, -0.5, 0.1]).repeat_interleave(32).view(1, 128)
     read = quantize(weight, option).dequantize()
-    assert torch.equal(read[:, :96], weight[:, :96])
-    torch.testing.assert_close(read[:, 96:], weight[:, 96:], rtol=2**-10, atol=0)
+    torch.testing.assert_close(read, weight, rtol=2**-11, atol=0)
+    if zero == "float":
+        assert torch.equal(read[:, :96], weight[:, :96])
     assert torch.equal(quantize(torch.zeros(2, 64), option).dequantize(), torch.zeros(2, 64))
 
 
@@ -201,7 +202,7 @@ def test_weights_up_to_the_largest_scale_are_stored_and_larger_ones_refused(zero
     weight = torch.zeros(1, 64)
     weight[0, 5] = -most
     read = quantize(weight, option).dequantize()
-    torch.testing.assert_close(read, weight, rtol=1e-3, atol=0)
+    torch.testing.assert_close(read, weight, rtol=0, atol=most * 1e-3)
     with pytest.raises(InputError, match="too large for 16-bit group scales"):
         quantize(weight * 1.01, option)
 

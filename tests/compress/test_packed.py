@@ -50,9 +50,7 @@ def draw(rows: int, cols: int) -> Tensor:
     return torch.randn(rows, cols, generator=torch.Generator().manual_seed(rows * 1000 + cols))
 
 
-@given(
-    bits=st.integers(1, 8), count=st.integers(0, 300), seed=st.integers(0, 2**32 - 1), top=st.booleans()
-)
+@given(bits=st.integers(1, 8), count=st.integers(0, 300), seed=st.integers(0, 2**32 - 1), top=st.booleans())
 def test_codes_come_back_and_lie_least_significant_bit_first(
     bits: int, count: int, seed: int, top: bool
 ) -> None:

@@ -48,9 +48,9 @@ def test_tokens_are_those_that_the_settings_ask_for() -> None:
         search={"finalists": 3},
         space={"weights": {"bits": [3, 4, 5]}},
     )
-    assert cost.tokens["calibrate"] == 100
-    assert cost.tokens["prescreen"] == 10 * (1 + 2 + 3)  # forward, backward, and one pass per option
-    assert cost.tokens["marginals"] == 7 * 11
+    assert cost.tokens["prepare"] == 100
+    # The pre-screen takes a forward pass, a backward one, and one pass per option.
+    assert cost.tokens["sense"] == 10 * (1 + 2 + 3) + 7 * 11
     assert cost.tokens["fit"] == 5 * 13
     assert cost.tokens["certify"] == 6 * 13
     assert cost.tokens["explore"] >= 3 * 50

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tightfit.cli import main
+from tightfit.search.identity import set_budget
 from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
@@ -20,6 +21,22 @@ from tightfit.spaces import InputError, Plan
 from tightfit.workers.lab import TINY, train
 
 BUDGET = 90_000
+TEXT = {"sequence": 64, "calibration": 512, "selection": 1024, "validation": 1024, "holdout": 1024}
+SENSE = {
+    "prescreen_tokens": 512,
+    "marginals": 16,
+    "marginal_tokens": 1024,
+    "fit_plans": 16,
+    "fit_tokens": 1024,
+    "certificate_plans": 12,
+}
+
+
+def pydoc_words() -> list[str]:
+    """Different words in their order of first use, so that no stretch of text repeats another."""
+    from pydoc_data import topics
+
+    return list(dict.fromkeys(" ".join(topics.topics.values()).split()))
 
 
 @pytest.fixture(scope="session")
@@ -37,21 +54,8 @@ def settings_of(tiny_model: str) -> Callable[..., Settings]:
             "threads": 1,
             "budget": {"weights": f"{BUDGET}B"},
             "space": {"weights": {"bits": [2, 3, 4, 6], "pin": {"embed": "8b-g64-float"}}},
-            "text": {
-                "sequence": 64,
-                "calibration": 512,
-                "selection": 1024,
-                "validation": 1024,
-                "holdout": 1024,
-            },
-            "sense": {
-                "prescreen_tokens": 512,
-                "marginals": 16,
-                "marginal_tokens": 1024,
-                "fit_plans": 16,
-                "fit_tokens": 1024,
-                "certificate_plans": 12,
-            },
+            "text": TEXT,
+            "sense": SENSE,
         }
         return Settings.from_dict({**data, **changes})
 
@@ -200,6 +204,74 @@ def test_other_weights_under_the_same_name_are_refused(
     save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match="model digest"):
         run_search(settings_of(tmp_path, model=str(other)), say=lambda text: None)
+
+
+def test_another_text_in_the_same_file_is_refused(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    """Measurements are keyed by content: the same file name with other words is another text."""
+    corpus = tmp_path / "corpus.txt"
+    text = {**TEXT, "source": str(corpus)}
+    words = [f"{word} of the {other}" for word in pydoc_words() for other in ("first", "second", "third")]
+    corpus.write_text("\n\n".join(" ".join(words[i : i + 400]) for i in range(0, 24_000, 400)))
+    quick = {**SENSE, "marginals": 4, "fit_plans": 4, "certificate_plans": 4}
+    run_search(settings_of(tmp_path, text=text, sense=quick), say=lambda line: None)
+    corpus.write_text(corpus.read_text().replace("second", "fourth"))
+    with pytest.raises(InputError, match="another calibration text"):
+        run_search(settings_of(tmp_path, text=text, sense=quick), say=lambda line: None)
+
+
+def test_a_first_attempt_that_failed_leaves_the_folder_free(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.txt"):
+        run_search(settings_of(tmp_path, text={**TEXT, "source": "nowhere.txt"}), say=lambda line: None)
+    with pytest.raises(InputError, match="windows of 512 tokens are longer"):
+        run_search(settings_of(tmp_path, text={**TEXT, "sequence": 512}), say=lambda line: None)
+    with Store.open(tmp_path / "tiny") as store:
+        assert store.get("identity") is None
+
+
+def test_another_budget_takes_the_old_results_out_and_keeps_the_measurements(
+    finished: tuple[Path, str], settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    shutil.copytree(finished[0], tmp_path / "tiny")
+    with Store.open(tmp_path / "tiny") as store:
+        made = len(store.measurements())
+        set_budget(store, 80_000, "weights 78.12 KiB")
+        assert store.get("result") is None
+        assert store.get("solution") is None
+        assert store.get_fit("certificate_band") is None
+        assert len(store.measurements()) == made
+    run_search(settings_of(tmp_path, budget={"weights": "80000B"}), say=lambda line: None)
+    with Store.open(tmp_path / "tiny", mode="ro") as store:
+        summary = summarize(store)
+    assert summary.final is not None
+    assert summary.final.bytes <= 80_000
+    assert summary.front is not None
+    assert {row.kind for row in summary.front.rows if row.label.startswith("mix")} == {"mix"}
+
+
+def test_options_that_lose_nothing_break_no_statistics(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    space = {"weights": {"bits": [3, 4], "pin": {"embed": "8b-g64-int"}, "exclude": ["layers.0.*"]}}
+    quick = {**SENSE, "marginals": 4, "fit_plans": 4, "certificate_plans": 4}
+    settings = settings_of(tmp_path, space=space, sense=quick, budget={"weights": "230000B"})
+    folder = run_search(settings, say=lambda line: None)
+    with Store.open(folder, mode="ro") as store:
+        assert store.get("result")["fits"]
+
+
+def test_baselines_take_part_even_where_only_exact_is_asked_for(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    quick = {**SENSE, "marginals": 4, "fit_plans": 4, "certificate_plans": 4}
+    search = {"agents": ["exact"], "finalists": 1}
+    folder = run_search(settings_of(tmp_path, sense=quick, search=search), say=lambda line: None)
+    with Store.open(folder, mode="ro") as store:
+        kinds = {row["kind"] for row in store.get("baselines")}
+    assert kinds == {"uniform", "mix"}
 
 
 def test_a_dry_run_writes_nothing(settings_of: Callable[..., Settings], tmp_path: Path) -> None:
