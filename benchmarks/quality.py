@@ -20,6 +20,7 @@ from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, summarize
+from tightfit.search.tables import loss_text, nats_text
 from tightfit.spaces import Space, WeightOption
 
 
@@ -86,8 +87,8 @@ def _decoder_budget(space: Space, bits: float) -> int:
 def _line(name: str, folder: Path) -> str:
     with Store.open(folder, mode="ro") as store:
         summary = summarize(store)
-    front, result = summary.front, summary.result
-    if front is None or result is None:
+    front, result, link = summary.front, summary.result, summary.link
+    if front is None or result is None or link is None:
         raise SystemExit(f"{folder}: the run has no result")
     chosen = front.find(result.chosen)
     if chosen is None:
@@ -96,16 +97,16 @@ def _line(name: str, folder: Path) -> str:
     losses = {kind: loss for kind, (loss, _) in best.items() if loss is not None}
     lowest = min(losses, key=lambda kind: losses[kind])
     z = best[lowest][1]
-    cells = [f"{chosen.measured.kl:.4f} ± {chosen.measured.kl_se:.4f}"]
-    cells += ["-" if loss is None else f"{loss:.4f}" for loss, _ in best.values()]
+    cells = [loss_text(chosen.measured.kl, chosen.kl_se)]
+    cells += ["-" if loss is None else nats_text(loss) for loss, _ in best.values()]
     mix = losses.get("mix")
     ratio = "-" if mix is None else f"{chosen.measured.kl / mix:.3f}"
-    variance, band, link = summary.variance or {}, summary.band or {}, summary.link or {}
+    variance, band, sensing = summary.variance or {}, summary.band or {}, summary.sensing or {}
     return (
         f"{name:<22}{cells[0]:>18}{cells[1]:>18}{cells[2]:>18}{ratio:>14}"
         f"{chosen.measured.kl / losses[lowest]:>15.3f}{z:>7.1f}  {variance.get('unexplained')}  "
         f"{band.get('r2')} / {band.get('tau')} / {band.get('misordered')} of {band.get('pairs')}  "
-        f"{link.get('chosen')}  {link.get('synergy')}  {(summary.sensing or {}).get('split_half_tau')}"
+        f"{link['model']['link']['link']}  {link.get('synergy')}  {sensing.get('split_half_tau')}"
     )
 
 

@@ -91,7 +91,7 @@ def compare_limits(costs: list[np.ndarray], losses: list[np.ndarray], limits: li
         several, many = timed(lambda limit=limit: solve_k_best(costs, losses, limit, 16))
         plain, quick = timed(lambda limit=limit: greedy(costs, losses, limit))
         start = Solution.of(table, np.array(plain), -np.inf)
-        other, highs = timed(lambda limit=limit, start=start: solve_milp(table, limit, start, 1e-4, 60))
+        other, highs = timed(lambda limit=limit, start=start: solve_milp(table, limit, start, 1e-4, 1000))
         print(
             f"  {limit / 1e9:7.2f} GB   ours {1e3 * ours:4.0f} ms, gap {best.gap:.0e}; 16 best "
             f"{1e3 * many:4.0f} ms, gap {max(s.gap for s in several):.0e}; greedy {1e3 * quick:3.0f} ms, "

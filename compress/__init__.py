@@ -7,7 +7,7 @@ them. To add a quantizer, write one module with a function like
 :func:`tightfit.compress.integer.quantize` and name it in :mod:`tightfit.compress.catalogue`.
 """
 
-from tightfit.compress.apply import Replica
+from tightfit.compress.apply import Replica, check_geometry
 from tightfit.compress.catalogue import QUANTIZER_VERSION, compress_matrix
 from tightfit.compress.packed import PackedTensor, pack_codes, unpack_codes
 from tightfit.compress.statistics import input_energy, watch_inputs
@@ -16,6 +16,7 @@ __all__ = [
     "QUANTIZER_VERSION",
     "PackedTensor",
     "Replica",
+    "check_geometry",
     "compress_matrix",
     "input_energy",
     "pack_codes",

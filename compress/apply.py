@@ -21,10 +21,11 @@ class Replica:
         geometry: its shape.
 
     Raises:
-        InputError: the model lacks a matrix that the geometry names, or has it in another shape.
+        InputError: the model is not what the geometry says (see :func:`check_geometry`).
     """
 
     def __init__(self, model: nn.Module, geometry: Geometry) -> None:
+        check_geometry(model, geometry)
         self.model = model
         self.geometry = geometry
         self._linears = {x.site: x for x in geometry.linears if x.tied_to is None}
@@ -70,15 +71,30 @@ class Replica:
             self._parameters[site].data = self._originals[site]
 
 
+def check_geometry(model: nn.Module, geometry: Geometry) -> None:
+    """Check that every matrix of a geometry is in a model, with its shape and its tying.
+
+    Raises:
+        InputError: a matrix is missing, has another shape, or is not tied where the config says it is.
+    """
+    for linear in geometry.linears:
+        weight = _parameter(model, linear)
+        if linear.tied_to and weight is not _parameter(model, geometry.linear(linear.tied_to)):
+            raise InputError(
+                f"{linear.path}: the config says it is tied to {linear.tied_to}, but the weights are not."
+            )
+
+
 def _parameter(model: nn.Module, linear: Linear) -> nn.Parameter:
     try:
-        weight = model.get_submodule(linear.path).weight
-    except AttributeError:
+        weight = model.get_parameter(f"{linear.path}.weight")
+    except AttributeError as error:
         raise InputError(
-            f"the model has no matrix at {linear.path}, which its config.json promises."
-        ) from None
+            f"{linear.path}: the loaded model has no such layer, though its config says so."
+        ) from error
     expected = (linear.cols, linear.rows) if linear.transposed else (linear.rows, linear.cols)
-    if not isinstance(weight, nn.Parameter) or tuple(weight.shape) != expected:
-        shape = tuple(weight.shape) if isinstance(weight, Tensor) else "no tensor"
-        raise InputError(f"{linear.path}.weight is {shape}, but config.json says {expected}.")
+    if tuple(weight.shape) != expected:
+        raise InputError(
+            f"{linear.path}: the loaded weight is {tuple(weight.shape)}, the config says {expected}."
+        )
     return weight

@@ -47,16 +47,6 @@ class VarianceCertificate:
         """Return the certificate as plain data; infinite ends become None."""
         return _finite(asdict(self))
 
-    def describe(self) -> str:
-        """Return one line for people."""
-        tail = f"out of sample on {self.plans} plans: {self.distribution}"
-        if self.unexplained is None:
-            return f"variance explained: cannot be told, the spread is all measurement noise ({tail})"
-        return f"variance explained: {_percent(1 - self.unexplained, self._explained())} {tail}"
-
-    def _explained(self) -> Interval:
-        return Interval(1 - self.interval.high, 1 - self.interval.low)
-
 
 @dataclass(frozen=True)
 class BandCertificate:
@@ -91,19 +81,6 @@ class BandCertificate:
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain data; infinite ends become None."""
         return _finite(asdict(self))
-
-    def describe(self) -> str:
-        """Return one line for people."""
-        if self.misordered is None:
-            order = "no pair differs by more than two standard errors"
-        else:
-            share = _percent(self.misordered, self.misordered_interval)
-            order = f"misordered {share} of {self.pairs} pairs that differ by more than two standard errors"
-        r2, tau = _number(self.r2, self.r2_interval), _number(self.tau, self.tau_interval)
-        return (
-            f"among plans of about the same bytes, out of sample on {self.plans} plans: "
-            f"R² {r2}, Kendall τ {tau}, {order}"
-        )
 
 
 def paired_ses(losses: Floats, tokens: NDArray[np.integer[Any]]) -> Floats:
@@ -254,11 +231,3 @@ def _finite(data: dict[str, Any]) -> dict[str, Any]:
         else (None if isinstance(value, float) and not np.isfinite(value) else value)
         for key, value in data.items()
     }
-
-
-def _percent(value: float, interval: Interval) -> str:
-    return f"{100 * value:.1f} % (95 % interval {100 * interval.low:.1f} to {100 * interval.high:.1f} %)"
-
-
-def _number(value: float, interval: Interval) -> str:
-    return f"{value:.2f} ({interval.low:.2f} to {interval.high:.2f})"

@@ -3,7 +3,7 @@
 KL(p_reference ‖ p_plan) has no gradient at the reference, so its leading term is quadratic: half
 the Fisher information along the weight error ΔW. For a layer y = W x with output gradient δ of
 −log p(label), labels drawn from the model itself, one sample of that term is ½ (δ · ΔW x)², and its
-mean over tokens scores the option. Inputs and gradients of all layers come from the same pass
+mean over tokens and draws scores the option. Inputs and gradients of all layers come from the same pass
 (Fisher information with sampled labels: Kunstner et al. 2019, arXiv:1905.12558).
 
 Cross terms between tokens are left out, so scores are right up to a factor per bit width, which
@@ -25,16 +25,20 @@ from tightfit.spaces import EMBED, Decision, WeightOption
 ReadBack = Callable[[str, WeightOption], Tensor]
 """What a site's matrix reads back as under an option, shape (rows, cols)."""
 
-# Inputs and gradients of this many tokens are held at once: about 1 MB per token and 100 M weights.
+# Label sets drawn per token. A square of one draw is noisy, and further draws are cheap: the products
+# ΔW x, most of the cost, are shared by all of them.
+LABELS = 4
+# Inputs and gradients of this many tokens are held at once: about 1 MB per token, label set and 100 M
+# weights.
 _TRACED_TOKENS = 256
 
 
 class _Trace:
-    """Inputs and output gradients of every matrix on one window."""
+    """Inputs of every matrix on one window, and its output gradients for every set of labels."""
 
     def __init__(self) -> None:
         self.inputs: dict[str, Tensor] = {}
-        self.gradients: dict[str, Tensor] = {}
+        self.gradients: dict[str, list[Tensor]] = {}
 
 
 def prescreen(
@@ -102,9 +106,11 @@ def _backward(replica: Replica, window: Tensor, generator: torch.Generator) -> _
         with watch_inputs(replica.model, replica.geometry, record), torch.enable_grad():
             logits = replica.model(input_ids=ids, use_cache=False).logits[0].float()
             probabilities = logits.detach().softmax(-1).cpu()
-            labels = torch.multinomial(probabilities, 1, generator=generator).squeeze(-1)
-            loss = nn.functional.cross_entropy(logits, labels.to(replica.device), reduction="sum")
-            torch.autograd.backward(loss)
+            labels = torch.multinomial(probabilities, LABELS, replacement=True, generator=generator)
+            for column in range(LABELS):
+                drawn = labels[:, column].to(replica.device)
+                loss = nn.functional.cross_entropy(logits, drawn, reduction="sum")
+                torch.autograd.backward(loss, retain_graph=column < LABELS - 1)
     finally:
         for handle in handles:
             handle.remove()
@@ -127,7 +133,7 @@ def _watch_gradients(replica: Replica, trace: _Trace) -> list[torch.utils.hooks.
 
 
 def _keep(trace: _Trace, site: str, gradient: Tensor) -> None:
-    trace.gradients[site] = gradient.reshape(-1, gradient.shape[-1])
+    trace.gradients.setdefault(site, []).append(gradient.reshape(-1, gradient.shape[-1]))
 
 
 def _errors(
@@ -141,8 +147,12 @@ def _errors(
 def _effect(
     replica: Replica, decision: Decision, errors: dict[str, Tensor], trace: _Trace, window: Tensor
 ) -> Tensor:
-    """First-order change of −log p(label) by an option, per token: Σ over its sites of δ · ΔW x."""
-    total = torch.zeros(window.numel(), device=replica.device)
+    """First-order change of −log p(label) by an option: Σ over its sites of δ · ΔW x.
+
+    Returns:
+        Shape (label sets, tokens).
+    """
+    total = torch.zeros(LABELS, window.numel(), device=replica.device)
     for site in decision.sites:
         error = errors[replica.geometry.linear(site).tied_to or site]
         if site == EMBED:
@@ -151,5 +161,5 @@ def _effect(
             change = functional_call(embedding, {"weight": error}, (window.to(replica.device),))
         else:
             change = trace.inputs[site] @ error.t()
-        total += (change * trace.gradients[site]).sum(-1)
+        total += torch.stack([(change * gradient).sum(-1) for gradient in trace.gradients[site]])
     return total

@@ -22,12 +22,16 @@ BUSY_SECONDS = 60.0
 def connect(file: Path, mode: Mode) -> Database:
     """Open a run's file with everything set that a reader or a writer needs.
 
+    A writer's folder is made where there is none.
+
     Raises:
-        InputError: it is no Tightfit run, it was written by a newer version, or it is damaged.
+        InputError: it is no Tightfit run, it was written by a newer version, it is damaged, or its
+            folder cannot be made.
     """
     if mode == "ro":
         address, uri = f"{file.resolve().as_uri()}?mode=ro", True
     else:
+        _make_folder(file.parent)
         address, uri = str(file), False
     try:
         connection = sqlite3.connect(address, uri=uri, timeout=BUSY_SECONDS)
@@ -44,6 +48,13 @@ def connect(file: Path, mode: Mode) -> Database:
     except sqlite3.DatabaseError as error:
         raise InputError(f"{file} cannot be opened as a Tightfit run: {error}.") from error
     return db
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made for this run ({error.strerror}).") from error
 
 
 def _prepare_writer(db: Database, file: Path) -> None:

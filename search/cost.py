@@ -11,7 +11,7 @@ from tightfit.search.settings import Settings
 from tightfit.spaces import Space
 
 # A backward pass that only needs gradients of activations costs about as much as a forward one.
-_BACKWARD = 2.0
+_BACKWARD = 1
 # Share of the speed of one large matrix product that a whole forward pass reaches.
 _EFFICIENCY = 0.5
 # Candidates that agents put forward, beside the finalists: baselines in their usual number.
@@ -32,12 +32,14 @@ class Cost:
 
 def estimate_cost(settings: Settings, space: Space) -> Cost:
     """Estimate the cost of a run from its settings and a short matrix product on this machine."""
+    from tightfit.proxies.prescreen import LABELS
+
     sense, text, finalists = settings.sense, settings.text, settings.search.finalists
     options = max(len(decision.options) for decision in space.decisions)
     tokens = {
         "prepare": text.calibration,
-        # Scoring multiplies every input by every option's error: one forward pass per option.
-        "sense": int(sense.prescreen_tokens * (1 + _BACKWARD + options))
+        # One backward pass per draw of labels; scoring multiplies every input by every option's error.
+        "sense": sense.prescreen_tokens * (1 + LABELS * _BACKWARD + options)
         + sense.marginals * sense.marginal_tokens,
         "fit": sense.fit_plans * sense.fit_tokens,
         "certify": sense.certificate_plans * sense.fit_tokens,

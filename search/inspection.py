@@ -18,6 +18,7 @@ from tightfit.spaces import (
     InfeasibleError,
     InputError,
     Space,
+    Target,
     WeightRules,
     build_space,
     format_size,
@@ -29,7 +30,7 @@ from tightfit.spaces import (
 )
 from tightfit.workers.sources import ALIASES, read_config, resolve_folder
 
-# Widths that an inspection lists; vLLM's kernels lack 5 and 6, which the target rules leave out.
+# Widths that an inspection lists, as far as the target stores them.
 _INSPECTED_BITS = (2, 3, 4, 5, 6, 8, 16)
 
 
@@ -124,8 +125,8 @@ def budget_notes(space: Space, limit: int) -> tuple[str, ...]:
 
 
 def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
-    """Name the groups that are not offered everywhere, with the widths they do not divide."""
-    notes = []
+    """Name what was asked for and is not offered: by the target at all, or by widths in some places."""
+    notes = _unstored(space.target, rules)
     for group in rules.groups:
         widths = _undivided(space.geometry, group)
         if widths:
@@ -134,6 +135,17 @@ def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
             )
             notes.append(f"group {group} is not offered where it does not divide the input width: {named}.")
     return tuple(notes)
+
+
+def _unstored(target: Target, rules: WeightRules) -> list[str]:
+    """Name the widths and zeros that a target leaves out."""
+    asked = dict.fromkeys([*rules.bits, *(width for widths in rules.only.values() for width in widths)])
+    bits = [str(width) for width in sorted(asked) if width not in target.bits]
+    zeros = [zero for zero in dict.fromkeys(rules.zeros) if zero not in target.zeros]
+    notes = [f"target {target.name} does not store {' and '.join(bits)} bits: not offered."] if bits else []
+    if zeros:
+        notes.append(f"target {target.name} does not store {' and '.join(zeros)} zeros: not offered.")
+    return notes
 
 
 def _undivided(geometry: Geometry, group: int) -> dict[int, tuple[int, str]]:

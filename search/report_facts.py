@@ -6,12 +6,13 @@ import json
 
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.figures import reliability_figure
-from tightfit.search.maps import total_part
+from tightfit.search.maps import MemoryPart, total_part
 from tightfit.search.page import Html, figure, join, section, table, tag
 from tightfit.search.summary import Summary
-from tightfit.search.tables import memory_cells
 from tightfit.search.words import duration, shortfalls, trust
 from tightfit.spaces import format_size
+
+MIB = 2**20
 
 
 def trust_section(summary: Summary) -> Html | None:
@@ -35,7 +36,7 @@ def memory_section(summary: Summary) -> Html | None:
     total = total_part(parts)
     plan = ["Plan, MiB", "Plan, bits"] if total.planned is not None else []
     header = ["Part", "Weights", "Smallest, MiB", *plan, "Largest, MiB"]
-    rows = [memory_cells(part) for part in (*parts, total)]
+    rows = [_memory_cells(part) for part in (*parts, total)]
     classes = ["" for _ in parts] + ["total"]
     recounted = summary.result.recounted_bytes if summary.result else None
     notes = [f"Counted from the packed tensors: {recounted:,} bytes."] if recounted is not None else []
@@ -45,6 +46,15 @@ def memory_section(summary: Summary) -> Html | None:
         table("Weight bytes by part", header, rows, classes),
         *(tag("p", note, class_="note") for note in [*notes, *space.notes]),
     )
+
+
+def _memory_cells(part: MemoryPart) -> list[str]:
+    """Return the cells of a row: name, weights, floor, plan and its bits, ceiling."""
+    plan = []
+    if part.planned is not None:
+        plan = [f"{part.planned / MIB:.2f}", f"{part.bits:.3f}" if part.bits is not None else ""]
+    weights = f"{part.weights:,}" if part.weights else ""
+    return [part.name, weights, f"{part.floor / MIB:.2f}", *plan, f"{part.ceiling / MIB:.2f}"]
 
 
 def _range(space: SpaceFacts, plan: int | None, limit: int | None) -> Html:

@@ -6,7 +6,7 @@ from tightfit.search.figures import front_figure, plan_figure, sensitivity_figur
 from tightfit.search.maps import SiteMap
 from tightfit.search.page import Html, escaped, figure, join, section, table, tag
 from tightfit.search.summary import Front, PlanRow, Summary
-from tightfit.search.tables import loss_text, marks, perplexity_text, shown_rows
+from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, shown_rows
 from tightfit.search.words import comparison
 from tightfit.spaces import format_size
 from tightfit.workers.measurement import Paired
@@ -46,7 +46,9 @@ def verdict(summary: Summary) -> Html:
     if result.fits is False:
         notes.append("The plan does not keep the budget.")
     if result.offered and result.offered != result.chosen:
-        notes.append("A baseline turned out better than the search; it is the plan offered below.")
+        notes.append(
+            "On the holdout text a baseline loses less than the plan that the search chose; it is offered."
+        )
     return tag(
         "div",
         tag("p", result.verdict),
@@ -64,7 +66,7 @@ def tiles(summary: Summary) -> Html | None:
     measured, baseline = row.measured, summary.baseline
     shown = [
         _tile("Weights", f"{row.bytes / MIB:.2f}", "MiB", _of_budget(summary, row)),
-        _tile("Loss, KL", f"{measured.kl:.4f}", "", f"{_plus_minus(row)}nats/token on {measured.split}"),
+        _tile("Loss, KL", nats_text(measured.kl), "", f"{_plus_minus(row)}nats/token on {measured.split}"),
         _tile(
             "Perplexity",
             perplexity_text(measured.perplexity),
@@ -88,7 +90,7 @@ def _tile(name: str, value: str, unit: str, beside: str) -> Html:
 
 
 def _plus_minus(row: PlanRow) -> str:
-    return f"± {row.kl_se:.4f} " if row.kl_se is not None else ""
+    return f"± {nats_text(row.kl_se)} " if row.kl_se is not None else ""
 
 
 def _of_budget(summary: Summary, row: PlanRow) -> str:
@@ -135,7 +137,7 @@ def _front_cells(row: PlanRow) -> list[str]:
         join([escaped(row.label), *(tag("span", mark, class_="mark") for mark in marks(row))]),
         f"{row.bytes / MIB:.2f}",
         f"{row.effective_bits:.3f}" if row.effective_bits is not None else "",
-        f"{row.predicted:.4f}" if row.predicted is not None else "",
+        nats_text(row.predicted) if row.predicted is not None else "",
         loss_text(measured.kl, row.kl_se),
         _difference(versus) if versus and row.kl_se is not None else "",
         perplexity_text(measured.perplexity),
@@ -145,7 +147,8 @@ def _front_cells(row: PlanRow) -> list[str]:
 
 
 def _difference(paired: Paired) -> str:
-    return f"{paired.difference:+.4f} ± {paired.se:.4f}".replace("-", "−")
+    sign = "−" if paired.difference < 0 else "+"
+    return sign + loss_text(abs(paired.difference), paired.se)
 
 
 def comparison_section(summary: Summary) -> Html | None:

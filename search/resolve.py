@@ -11,7 +11,10 @@ from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.settings import Settings
 from tightfit.search.solvers import Solution, solve
 from tightfit.search.store import Store
+from tightfit.search.summary import SPLITS
+from tightfit.search.tables import loss_text, nats_text
 from tightfit.spaces import Budget, InputError, Plan, Space, build_space, format_size, read_geometry
+from tightfit.workers.measurement import Measurement
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,7 @@ class Resolved:
 
     Attributes:
         loss: predicted loss in nats per token.
-        measured: whether the run measured this very plan on some text.
+        measured: this very plan on the most trustworthy text that the run measured it on, if on any.
     """
 
     plan: Plan
@@ -28,7 +31,7 @@ class Resolved:
     effective_bits: float
     loss: float
     solution: Solution
-    measured: bool
+    measured: Measurement | None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -39,12 +42,22 @@ class Resolved:
             "effective_bits": self.effective_bits,
             "predicted_loss": self.loss,
             "gap": self.solution.gap,
-            "measured": self.measured,
+            "measured": self._measured(),
         }
+
+    def _measured(self) -> dict[str, Any] | None:
+        if self.measured is None:
+            return None
+        found, known = self.measured, len(self.measured.documents) > 1
+        se = found.kl_se if known else None
+        return {"split": found.split, "tokens": found.tokens, "kl": found.kl, "kl_se": se}
 
     def render(self) -> str:
         """Return the answer as text."""
-        known = "measured by the run" if self.measured else "predicted, not measured"
+        found, known = self._measured(), "not measured"
+        if found:
+            loss = loss_text(found["kl"], found["kl_se"])
+            known = f"measured {loss} on {found['split']}, {found['tokens']:,} tokens"
         widths: dict[str, int] = {}
         for _, option in self.plan.choices:
             widths[option] = widths.get(option, 0) + 1
@@ -52,8 +65,8 @@ class Resolved:
         return (
             f"plan {self.plan.short}: {format_size(self.weight_bytes)} ({self.weight_bytes} B), "
             f"{self.effective_bits:.3f} effective bits\n"
-            f"predicted loss {self.loss:.4f} nats/token ({known}), proven within {self.solution.gap:.1e} "
-            f"of the loss model's optimum\n{listed}"
+            f"predicted loss {nats_text(self.loss)} nats/token ({known}), proven within "
+            f"{self.solution.gap:.1e} of the loss model's optimum\n{listed}"
         )
 
 
@@ -61,13 +74,14 @@ def stored_plan(store: Store, digest: str | None) -> Plan:
     """Return a plan of a run: the one it settled on, or one named by the start of its digest.
 
     Raises:
-        InputError: no whole plan, or more than one, has such a digest; or the run has not finished.
+        InputError: no whole plan, or more than one, has such a digest; or the run has not come to a plan yet.
     """
-    result = store.get("result")
     if digest is None:
-        if result is None:
-            raise InputError(f"{store.path} has no result yet: let the search finish, or name a plan.")
-        digest = str(result["offered"])
+        result, solution = store.get("result"), store.get("solution")
+        if result is None and solution is None:
+            raise InputError(f"{store.path} has no plan yet: let the search get past its solve stage.")
+        # Before the end, the solver's plan is the best so far.
+        digest = str(result["offered"] if result else solution["digest"])
     # Single options that were measured alone are stored as plans too, but nobody can carry them out.
     decisions = len(store.decisions())
     whole = [stored.plan for stored in store.plans().values() if len(stored.plan.choices) == decisions]
@@ -75,7 +89,7 @@ def stored_plan(store: Store, digest: str | None) -> Plan:
     if len(found) != 1:
         raise InputError(
             f"{len(found)} of the {len(whole)} plans in {store.path} have a digest that starts with "
-            f"{digest!r}: name one by its digest (tightfit front lists them)."
+            f"{digest!r}: name one by its digest (tightfit front RUN --all lists what was measured)."
         )
     return found[0]
 
@@ -109,6 +123,7 @@ def resolve(store: Store, budget: Budget) -> Resolved:
     costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
     solution = solve(costs, list(model.weights), min(limit, space.ceiling) - space.fixed_bytes)
     plan, weight_bytes = space.plan(solution.levels), space.bytes_of(solution.levels)
-    measured = any(m.plan == plan.digest for m in store.measurements())
+    known = [m for m in store.measurements() if m.plan == plan.digest and m.split in SPLITS]
+    measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)
     loss = float(model.predict(np.array([solution.levels]))[0])
     return Resolved(plan, weight_bytes, space.effective_bits(weight_bytes), loss, solution, measured)

@@ -169,7 +169,7 @@ class SearchSettings(Section):
     """Who proposes plans."""
 
     agents: AgentList = tuple(AGENTS)
-    """Agents that propose plans; `uniform` is in the race even where it is not listed."""
+    """Agents that propose plans; `uniform` and `mix` are in the race even where they are not listed."""
     finalists: Annotated[int, Field(ge=1, le=64)] = 6
     """Best plans that are measured on the validation text."""
 
@@ -178,7 +178,7 @@ class LimitSettings(Section):
     """Limits on what the search itself uses."""
 
     option_cache: Size = Field(default="4GiB", validate_default=True)
-    """Most bytes of packed options that are kept in memory."""
+    """Most bytes of packed options that are kept on disk, in the run's folder."""
 
 
 class Settings(Section):

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from sqlite_utils import Database
 from sqlite_utils.db import Table
 
@@ -46,14 +45,12 @@ class Store:
 
         Raises:
             InputError: there is no run to read, the file is no Tightfit run, it was written by a
-                newer version, or it is damaged.
+                newer version, it is damaged, or its folder cannot be made.
         """
         path = Path(path)
         file = path / RUN_FILE if path.is_dir() else path
         if mode == "ro" and not file.is_file():
             raise InputError(f"there is no run at {path} (a run is a folder with a {RUN_FILE}).")
-        if mode == "rw":
-            file.parent.mkdir(parents=True, exist_ok=True)
         return cls(connect(file, mode), file)
 
     def close(self) -> None:
@@ -179,21 +176,6 @@ class Store:
             [kind],
         )
         return [Score(**row) for row in rows]
-
-    def score_table(self, kind: str) -> list[np.ndarray[Any, np.dtype[np.float64]]]:
-        """Return the scores of one kind as one array per decision, indexed by option position.
-
-        Raises:
-            InputError: the run has not scored every option yet.
-        """
-        values = {(score.decision, score.option): score.value for score in self.scores(kind)}
-        decisions = self.decisions()
-        wanted = sum(len(decision.options) for decision in decisions)
-        if not wanted or len(values) < wanted:
-            raise InputError(
-                f"{self.path} holds {len(values)} of {wanted} {kind} scores: resume the run first."
-            )
-        return [np.array([values[d.name, option.name] for option in d.options]) for d in decisions]
 
     # Plans and measurements
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tightfit.search.facts import PredictedPoint, SpaceFacts
-from tightfit.search.maps import MemoryPart, total_part
+from tightfit.search.palette import plain
 from tightfit.spaces import format_size
 
 if TYPE_CHECKING:
@@ -23,17 +23,18 @@ MOST_DOMINATED = 12
 """Dominated plans of a front that a table still shows; baselines and the chosen plan always are."""
 
 
-def front_table(summary: Summary, front: Front | None = None) -> str:
+def front_table(summary: Summary, front: Front | None = None, *, whole: bool = False) -> str:
     """Write measured plans as a table, ascending in bytes, with what they were measured on above it.
 
     Args:
         summary: the run.
         front: one of its fronts; by default the most trustworthy one.
+        whole: show every plan, the worst of the dominated ones too.
     """
     front = front or summary.front
     if front is None:
         return "No plan was measured yet."
-    rows, hidden = shown_rows(front)
+    rows, hidden = (list(front.rows), 0) if whole else shown_rows(front)
     header = ["", "plan", "what", "MiB", "bits", "pred.", "KL ± se", "ppl", "top-1", ""]
     cells = [_cells(row) for row in rows]
     table = render_table(header, cells, right={3, 4, 5, 6, 7, 8})
@@ -49,6 +50,12 @@ def front_table(summary: Summary, front: Front | None = None) -> str:
     below = "bits: stored per governed weight; KL in nats/token; ·: another plan is no larger and no worse"
     more = [f"{hidden} more such plans are not shown"] if hidden else []
     return "\n".join([above, table, "; ".join([below, *more])])
+
+
+def front_tables(summary: Summary) -> str:
+    """Write every measured plan, one table per front, the most trustworthy first."""
+    tables = [front_table(summary, front, whole=True) for front in summary.fronts]
+    return "\n\n".join(tables) or front_table(summary)
 
 
 def predicted_table(summary: Summary, points: int = 12) -> str:
@@ -69,12 +76,12 @@ def predicted_table(summary: Summary, points: int = 12) -> str:
     rows = [point for i, point in enumerate(front) if i in picked or point is chosen]
     cells = [_predicted_cells(point, point is chosen) for point in rows]
     lines = [
-        "predicted front (nothing measured yet; loss in nats/token)",
+        "front predicted by the loss model (loss in nats/token)",
         render_table(["plan", "MiB", "bits", "predicted loss", ""], cells, right={1, 2, 3}),
     ]
     if solution and solution.gap is not None and solution.loss_predicted is not None:
         lines.append(
-            f"plan for the budget: predicted loss {solution.loss_predicted:.4f}, proven within "
+            f"plan for the budget: predicted loss {nats_text(solution.loss_predicted)}, proven within "
             f"{100 * solution.gap:.2g}% of the loss model's optimum"
         )
     return "\n".join(lines)
@@ -86,7 +93,7 @@ def _predicted_cells(point: PredictedPoint, fits: bool) -> list[str]:
         point.digest[:12],
         f"{point.bytes / MIB:.2f}",
         bits,
-        f"{point.loss:.4f}",
+        nats_text(point.loss),
         "largest within the budget" if fits else "",
     ]
 
@@ -156,18 +163,14 @@ def perplexity_text(perplexity: float) -> str:
     return f"{perplexity:.2f}" if perplexity < 1000 else f"{perplexity:.3g}"
 
 
+def nats_text(value: float) -> str:
+    """Write nats with four decimals, or with three digits where four decimals hold fewer or far more."""
+    return f"{value:.4f}" if 0.01 <= abs(value) < 100 else plain(value)
+
+
 def loss_text(loss: float, se: float | None) -> str:
-    """Write a loss in nats per token with its standard error, to four decimals."""
-    return f"{loss:.4f} ± {se:.4f}" if se is not None else f"{loss:.4f} ± ?"
-
-
-def memory_table(parts: Sequence[MemoryPart]) -> str:
-    """Write the weight bytes of each part of a model: floor, plan where there is one, ceiling, in MiB."""
-    total = total_part(parts)
-    plan = [] if total.planned is None else ["plan MiB", "plan bits"]
-    header = ["part", "weights", "floor MiB", *plan, "ceiling MiB"]
-    body = [memory_cells(part) for part in (*parts, total)]
-    return render_table(header, body, right=set(range(1, len(header))))
+    """Write a loss in nats per token with its standard error, if that is known."""
+    return f"{nats_text(loss)} ± {'?' if se is None else nats_text(se)}"
 
 
 def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
@@ -210,7 +213,7 @@ def _cells(row: PlanRow) -> list[str]:
         row.label,
         f"{row.bytes / MIB:.2f}",
         f"{row.effective_bits:.3f}" if row.effective_bits is not None else "",
-        f"{row.predicted:.4f}" if row.predicted is not None else "",
+        nats_text(row.predicted) if row.predicted is not None else "",
         loss_text(measured.kl, row.kl_se),
         perplexity_text(measured.perplexity),
         f"{measured.agreement:.1%}",
@@ -220,12 +223,3 @@ def _cells(row: PlanRow) -> list[str]:
 
 def _shorten(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 1] + "…"
-
-
-def memory_cells(part: MemoryPart) -> list[str]:
-    """Return a part as the cells of a row: name, weights, floor, plan and its bits, ceiling."""
-    plan = []
-    if part.planned is not None:
-        plan = [f"{part.planned / MIB:.2f}", f"{part.bits:.3f}" if part.bits is not None else ""]
-    weights = f"{part.weights:,}" if part.weights else ""
-    return [part.name, weights, f"{part.floor / MIB:.2f}", *plan, f"{part.ceiling / MIB:.2f}"]

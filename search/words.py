@@ -3,13 +3,102 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tightfit.search.palette import plain
 from tightfit.search.summary import Summary
+from tightfit.search.tables import loss_text, nats_text
+from tightfit.spaces import format_size
+from tightfit.workers.measurement import Measurement, Paired, compare
 
 CLEAR = 2.0
 """Standard errors beyond which a difference counts as one."""
+
+_NOISE = "within the noise of this text"
+
+
+class Judged(NamedTuple):
+    """A plan on the holdout text: whether it was searched, or which baseline it is, in words."""
+
+    searched: bool
+    label: str
+    measured: Measurement
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a verdict is about.
+
+    Attributes:
+        offered: the plan to use.
+        rival: what it was judged by: the best baseline, or where the baseline itself is offered the
+            plan that the search chose; None where the search proposed nothing but baselines.
+        predicted: loss of the plan to use under the loss model, nats per token.
+        weight_bytes: its bytes by the formula, and ``recounted`` from its packed tensors.
+        limit: most weight bytes that the budget allows.
+    """
+
+    offered: Judged
+    rival: Judged | None
+    predicted: float
+    weight_bytes: int
+    recounted: int
+    limit: int
+
+
+def verdict(outcome: Outcome) -> str:
+    """Say in one line whether the plan to use fits, what it takes and loses, and beside what."""
+    loss, rival = outcome.offered.measured, outcome.rival
+    fits = "fits" if outcome.recounted <= outcome.limit else "does not fit"
+    line = (
+        f"{fits}: plan {loss.plan[:12]} takes {format_size(outcome.recounted)} of "
+        f"{format_size(outcome.limit)} ({_bytes(outcome)}), holdout KL {_loss(loss)} nats/token "
+        f"(predicted {nats_text(outcome.predicted)})"
+    )
+    if rival and outcome.offered.searched:
+        times = _times(loss, rival.measured)
+        return f"{line}, {times} the best baseline, {rival.label} ({_certainty(loss, rival.measured)})"
+    line += f"; this is the baseline {outcome.offered.label}: "
+    if rival is None:
+        return line + "the search proposed no other plan"
+    searched = f"the plan of the search, {rival.measured.plan[:12]}, loses {_loss(rival.measured)}"
+    return f"{line}{searched} ({_certainty(rival.measured, loss)})"
+
+
+def _bytes(outcome: Outcome) -> str:
+    if outcome.recounted == outcome.weight_bytes:
+        return f"{outcome.recounted:,} B predicted and recounted"
+    return f"{outcome.weight_bytes:,} B predicted, {outcome.recounted:,} B recounted"
+
+
+def _loss(measured: Measurement) -> str:
+    return loss_text(measured.kl, measured.kl_se if len(measured.documents) > 1 else None)
+
+
+def _times(loss: Measurement, baseline: Measurement) -> str:
+    if baseline.kl > 0:
+        return f"{loss.kl / baseline.kl:.3f} ×"
+    return f"beside {nats_text(baseline.kl)} of"
+
+
+def _certainty(first: Measurement, second: Measurement) -> str:
+    paired, documents = compare(first, second), len(first.documents)
+    doubt = "" if documents < 2 or _clear(paired) else f": {_NOISE}"
+    return _sureness(paired, documents) + doubt
+
+
+def _sureness(paired: Paired, documents: int) -> str:
+    """Say how many standard errors a difference is, or why that cannot be said."""
+    if documents < 2:
+        return "a single document cannot say how sure that is"
+    if paired.se > 0:
+        return f"{abs(paired.z):.1f} standard errors, paired over {documents} documents"
+    return f"the same {'difference' if paired.difference else 'loss'} in each of {documents} documents"
+
+
+def _clear(paired: Paired) -> bool:
+    return abs(paired.difference) >= CLEAR * paired.se
 
 
 def comparison(summary: Summary) -> str | None:
@@ -19,20 +108,14 @@ def comparison(summary: Summary) -> str | None:
     chosen = front.find(summary.result.chosen) if front and summary.result else None
     if front is None or chosen is None or baseline is None or baseline.versus_chosen is None:
         return None
-    gain, se = baseline.versus_chosen.difference, baseline.versus_chosen.se
+    paired, sure = baseline.versus_chosen, _sureness(baseline.versus_chosen, front.documents)
+    known = front.documents > 1
+    gain = loss_text(abs(paired.difference), paired.se) if known else nats_text(abs(paired.difference))
     ratio = f"; KL ratio {chosen.measured.kl / baseline.measured.kl:.3f}" if baseline.measured.kl > 0 else ""
-    if front.documents < 2:
-        return (
-            f"On {front.split}, the chosen plan loses {abs(gain):.4f} nats/token {_less(gain)} than the best "
-            f"baseline, {baseline.label}{ratio}; a single document cannot say how sure that is."
-        )
-    clear = abs(gain) >= CLEAR * se
-    sure = f"{abs(gain) / se:.1f} standard errors" if se > 0 else "the same difference in every document"
-    verdict = "" if clear else ", which is within the noise of this text"
-    paired = f"{sure}, paired over {front.documents} documents{ratio}"
+    doubt = "" if not known or _clear(paired) else f", which is {_NOISE}"
     return (
-        f"On {front.split}, the chosen plan loses {abs(gain):.4f} ± {se:.4f} nats/token {_less(gain)} than "
-        f"the best baseline, {baseline.label} ({paired}){verdict}."
+        f"On {front.split}, the chosen plan loses {gain} nats/token {_less(paired.difference)} than the best "
+        f"baseline, {baseline.label} ({sure}{ratio}){doubt}."
     )
 
 
@@ -63,7 +146,7 @@ def _variance(fit: Mapping[str, Any] | None) -> str:
     return (
         f"The loss model explains {_percent(1 - fit['unexplained'])}{_between(explained, _percent)} of the "
         f"variance of the loss among {seen}, measurement noise subtracted; on average it predicts "
-        f"{abs(fit['bias']):.4f} nats/token too {'much' if fit['bias'] > 0 else 'little'}."
+        f"{nats_text(abs(fit['bias']))} nats/token too {'much' if fit['bias'] > 0 else 'little'}."
     )
 
 

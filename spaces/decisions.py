@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tightfit.spaces.errors import InputError
 from tightfit.spaces.geometry import Geometry, Linear
@@ -55,7 +56,8 @@ class WeightRules:
         exclude: patterns of sites that stay at the base dtype.
 
     Patterns are shell globs over site names (``layers.*.mlp.down_proj``). Where several match,
-    ``exclude`` wins over ``pin`` and ``pin`` over ``only``; within one of them the last wins.
+    ``exclude`` wins over ``pin`` and ``pin`` over ``only``; within one of them the last wins. A rule for
+    one site of a decision is a rule for all of them, so rules that differ between its sites are refused.
     """
 
     bits: tuple[int, ...] = (3, 4, 5, 6)
@@ -96,7 +98,8 @@ def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> t
 
     Raises:
         InputError: a pattern matches nothing, a group divides no site, a pinned option does not
-            fit its site or the target, or a decision is left without options.
+            fit its site or the target, sites that must agree have different rules, or a decision is
+            left without options.
     """
     match_counts(rules, geometry)
     _check_groups(geometry, rules)
@@ -106,8 +109,9 @@ def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> t
     for name, sites in _grouped(list(owners.values()), target):
         members = [owners[site] for site in sites]
         # A pattern that names either end of a tied pair speaks about the one tensor they share.
+        tensors = [(site, tied[site]) if site in tied else (site,) for site in sites]
         aliases = tuple(tied[site] for site in sites if site in tied)
-        offered = _offered(members, aliases, geometry, rules, target)
+        offered = _offered(_Group(name, members, tensors), geometry, rules, target)
         costs = {option: sum(option.tensor_bytes(x.rows, x.cols) for x in members) for option in offered}
         options = tuple(sorted(offered, key=lambda option: (costs[option], option)))
         decisions.append(
@@ -146,21 +150,59 @@ def _check_groups(geometry: Geometry, rules: WeightRules) -> None:
             )
 
 
-def _last_match(patterns: Sequence[str], names: Sequence[str]) -> str | None:
+@dataclass(frozen=True)
+class _Group:
+    """What becomes one decision: its name, its matrices, and the names that each of them goes by."""
+
+    name: str
+    members: Sequence[Linear]
+    tensors: Sequence[tuple[str, ...]]
+
+
+def _rule(key: str, rules: Mapping[str, Any], group: _Group) -> str | None:
+    """Return the pattern that decides about a group, or None where no pattern matches it.
+
+    Raises:
+        InputError: its matrices have different rules.
+    """
+    found = [pattern for names in group.tensors for pattern in _matching(list(rules), names)]
+    for pattern in found[1:]:
+        if rules[pattern] != rules[found[0]]:
+            sites = ", ".join(name for names in group.tensors for name in names)
+            raise InputError(
+                f"space.weights.{key}: {found[0]!r} and {pattern!r} say different things about {group.name}, "
+                f"whose sites must agree ({sites}): give both the same value, or leave one of them out."
+            )
+    return found[0] if found else None
+
+
+def _matching(patterns: Sequence[str], names: tuple[str, ...]) -> list[str]:
+    """Return the pattern that decides about a matrix: the last one that matches any of its names.
+
+    A second one is returned with it if it matches only such names as the first one does not, so that
+    neither takes precedence.
+    """
+    last = _last_match(patterns, names)
+    if last is None:
+        return []
+    met = tuple(name for name in names if fnmatch.fnmatchcase(name, last))
+    other = _last_match(patterns, tuple(name for name in names if name not in met))
+    return [last] if other is None or _last_match([other], met) else [last, other]
+
+
+def _last_match(patterns: Sequence[str], names: tuple[str, ...]) -> str | None:
     hits = [pattern for pattern in patterns if any(fnmatch.fnmatchcase(name, pattern) for name in names)]
     return hits[-1] if hits else None
 
 
-def _offered(
-    members: Sequence[Linear], aliases: Sequence[str], geometry: Geometry, rules: WeightRules, target: Target
-) -> list[WeightOption]:
-    names = [linear.site for linear in members] + list(aliases)
-    if _last_match(rules.exclude, names):
+def _offered(group: _Group, geometry: Geometry, rules: WeightRules, target: Target) -> list[WeightOption]:
+    members = group.members
+    if any(_last_match(rules.exclude, names) for names in group.tensors):
         return [WeightOption(8 * geometry.dtype_bytes)]
-    pinned = _last_match(list(rules.pin), names)
+    pinned = _rule("pin", rules.pin, group)
     if pinned:
         return [_pinned_option(pinned, rules.pin[pinned], members, target)]
-    narrowed = _last_match(list(rules.only), names)
+    narrowed = _rule("only", {pattern: set(bits) for pattern, bits in rules.only.items()}, group)
     bits = rules.only[narrowed] if narrowed else rules.bits
     offered = [
         option
@@ -172,7 +214,7 @@ def _offered(
         raise InputError(
             f"space.weights: no option is left for {widths}: of bits {_listed(bits)}, groups "
             f"{_listed(rules.groups)} and zeros {_listed(rules.zeros)} none fits "
-            f"(target {target.name} stores bits {_listed(target.bits)} and zeros {_listed(target.zeros)}; "
+            f"({_storable(target)}; "
             f"groups that divide: {_dividing(members)})."
         )
     return offered
@@ -192,8 +234,12 @@ def _pinned_option(pattern: str, name: str, members: Sequence[Linear], target: T
                 f"{linear.site} (allowed groups: {_dividing([linear])})."
             )
     if not target.allows(option):
-        raise InputError(f"{place}: target {target.name} cannot store {option.name}.")
+        raise InputError(f"{place}: target {target.name} cannot store {option.name} ({_storable(target)}).")
     return option
+
+
+def _storable(target: Target) -> str:
+    return f"target {target.name} stores bits {_listed(target.bits)} and zeros {_listed(target.zeros)}"
 
 
 def _dividing(members: Sequence[Linear]) -> str:

@@ -214,11 +214,15 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(overrides: list[str], 
         (["export", "kept", "--out", "missing/plan.json"], "missing/plan.json cannot be written"),
         (["export", "kept", "--out", "."], ". is a folder: name the file to write"),
         (["report", "kept", "--out", "missing/report.html"], "missing/report.html cannot be written"),
+        (["report", "unfinished", "--json"], "unfinished/run.db has no result yet: let the search finish."),
+        (["--bogus"], "No such option '--bogus' (see tightfit --help)."),
+        (["--version=3"], "Option '--version' does not take a value (see tightfit --help)."),
         (["inspekt", "model"], "No such command 'inspekt'. Did you mean 'inspect'? (see tightfit --help)"),
     ],
 )
 def test_wrong_arguments_are_refused_in_one_line(run_folder: str, arguments: list[str], words: str) -> None:
     Path("empty").mkdir()
+    Store.open(Path("unfinished", "run.db")).close()
     (line,) = refusal(invoke(*arguments))
     assert words in line
     written = [path for path in Path(run_folder).iterdir() if not path.name.startswith("run.db")]
@@ -353,3 +357,19 @@ def test_doctor_fails_where_something_needed_is_wrong(
 ) -> None:
     failing(level)
     assert invoke("doctor").exit_code == code
+
+
+def test_report_as_json_writes_the_file_that_was_asked_for(run_folder: str) -> None:
+    silent, written = (
+        invoke("report", run_folder, "--json"),
+        invoke("report", run_folder, "--json", "--out", "x.html"),
+    )
+    assert json.loads(silent.stdout) == json.loads(written.stdout)
+    assert Path("x.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert not Path(run_folder, "report.html").exists()
+
+
+def test_no_arguments_at_all_show_the_help() -> None:
+    result = invoke()
+    assert result.exit_code == 2
+    assert result.output.startswith("Usage: tightfit [OPTIONS] COMMAND")

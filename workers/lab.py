@@ -77,7 +77,7 @@ class Recipe:
     learning_rate: float
     seed: int = 0
     threads: int = 2
-    version: int = 1
+    version: int = 2
 
     def config(self) -> dict[str, Any]:
         """Return the content of the model's ``config.json``."""
@@ -118,9 +118,9 @@ LAB = Recipe(
     heads=4,
     kv_heads=2,
     sequence=256,
-    batch=4,
-    steps=1200,
-    learning_rate=3e-3,
+    batch=2,
+    steps=2400,
+    learning_rate=2e-3,
 )
 """The lab model; every width is a multiple of 128, hidden and MLP of 256."""
 

@@ -12,13 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tightfit.spaces import Geometry, InputError, read_geometry
 from tightfit.workers import sources
-
-if TYPE_CHECKING:
-    from torch.nn import Module
 
 _HEADER_SIZE = 8
 _UNHASHED_KEYS = ("_name_or_path", "transformers_version")
@@ -55,6 +52,8 @@ def load_model(model: str, *, device: str = "cpu") -> LoadedModel:
         InputError: there is no such model, its family is not supported, or its files do not fit
             together.
     """
+    from tightfit.compress import check_geometry
+
     folder = sources.resolve_folder(model)
     geometry = read_geometry(sources.read_config(str(folder)))
     network, tokenizer = _read_folder(folder, model)
@@ -109,32 +108,6 @@ def prepare_alias(name: str) -> Path:
     return sources.build_once(
         final, lambda folder: write_offgrid_model(folder, prepare_alias(sources.SMOLLM2))
     )
-
-
-def check_geometry(network: Module, geometry: Geometry) -> None:
-    """Check that every linear of a geometry is in a model, with its shape and its tying.
-
-    Raises:
-        InputError: a linear is missing, has another shape, or is tied where the config says it is not.
-    """
-    for linear in geometry.linears:
-        try:
-            weight = network.get_parameter(f"{linear.path}.weight")
-        except AttributeError as error:
-            raise InputError(
-                f"{linear.path}: the loaded model has no such layer, though its config says so."
-            ) from error
-        expected = (linear.cols, linear.rows) if linear.transposed else (linear.rows, linear.cols)
-        if tuple(weight.shape) != expected:
-            raise InputError(
-                f"{linear.path}: the loaded weight is {tuple(weight.shape)}, the config says {expected}."
-            )
-        if linear.tied_to and weight is not network.get_parameter(
-            f"{geometry.linear(linear.tied_to).path}.weight"
-        ):
-            raise InputError(
-                f"{linear.path}: the config says it is tied to {linear.tied_to}, but the weights are not."
-            )
 
 
 def digest_folder(folder: Path) -> str:

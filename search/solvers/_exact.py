@@ -15,8 +15,8 @@ def solve(costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4) ->
 
     The optimum is sought and nearly always proven (gap 0). Where too many plans are too close to one
     another (sizes of very different orders, losses proportional to bytes), a gap up to ``tolerance``
-    is accepted; where the core search leaves a larger one, HiGHS takes over for a few seconds. The gap
-    returned is the one proven, which may still be above ``tolerance``.
+    is accepted; where the core search leaves a larger one, HiGHS takes over for a bounded number of
+    nodes. The gap returned is the one proven, which may still be above ``tolerance``.
 
     Args:
         costs: per decision the bytes of its options.

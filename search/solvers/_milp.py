@@ -9,11 +9,13 @@ from scipy.sparse import csr_array
 from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 
+# Some seconds for 560 decisions of twelve options. A time limit would let a busy machine change the plan.
+_NODES = 100
 _ERROR = 1e-6  # HiGHS' own feasibility and optimality tolerances, in units of the largest loss
 
 
 def solve_milp(
-    table: Table, limit: int, known: Solution, tolerance: float = 1e-4, seconds: float = 10.0
+    table: Table, limit: int, known: Solution, tolerance: float = 1e-4, nodes: int = _NODES
 ) -> Solution:
     """Find a plan with one 0/1 variable per option.
 
@@ -22,7 +24,7 @@ def solve_milp(
         limit: most bytes of the plan, at least the floor.
         known: a solution; what is better of it, plan or bound, is kept.
         tolerance: relative gap at which to stop.
-        seconds: time limit.
+        nodes: most nodes of the search tree.
     """
     room = limit - table.floor
     above = table.costs - table.costs.min(axis=1, keepdims=True)
@@ -37,7 +39,7 @@ def solve_milp(
         constraints=[LinearConstraint(choose_one, 1, 1), LinearConstraint(within, -np.inf, 1 if room else 0)],
         integrality=np.ones(len(rows)),
         bounds=Bounds(0, 1),
-        options={"mip_rel_gap": tolerance / 2, "time_limit": seconds},
+        options={"mip_rel_gap": tolerance / 2, "node_limit": nodes},
     )
     bound = -np.inf if answer.mip_dual_bound is None else (answer.mip_dual_bound - _ERROR) * scale
     bound = max(bound, known.bound)

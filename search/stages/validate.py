@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from tightfit.search.agents import Proposal
 from tightfit.search.stages.explore import Candidate
 from tightfit.search.stages.prepare import Bench
+from tightfit.search.words import Judged, Outcome, verdict
 from tightfit.spaces import format_size
-from tightfit.workers.measurement import Measurement, compare
+from tightfit.workers.measurement import Measurement
 
 # Baselines of each kind that are judged on validation and holdout text beside the chosen plan.
 _BASELINES_KEPT = 2
@@ -27,7 +29,7 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
     bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
     chosen = min(finalists or baselines, key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
     final = _measure(bench, [chosen, *baselines], "holdout", "reading the holdout text")
-    best = min(baselines, key=lambda p: final[p.plan.digest].kl)
+    best = min(baselines, key=lambda p: (final[p.plan.digest].kl, p is not chosen))
     bench.store.put("result", _result(bench, chosen, best, final))
 
 
@@ -45,10 +47,17 @@ def _result(
     bench: Bench, chosen: Proposal, best: Proposal, final: dict[str, Measurement]
 ) -> dict[str, object]:
     """Return what the run found. Where a baseline beat the chosen plan, that one is offered."""
-    loss = final[chosen.plan.digest]
-    beaten = final[best.plan.digest].kl < loss.kl
-    offered = best if beaten else chosen
+    beaten = final[best.plan.digest].kl < final[chosen.plan.digest].kl
+    offered, other = (best, chosen) if beaten else (chosen, best)
     recounted = bench.evaluator.stored_bytes(bench.space.site_options(offered.plan))
+    outcome = Outcome(
+        offered=_judged(offered, final),
+        rival=_judged(other, final) if chosen.kind == "searched" else None,
+        predicted=bench.store.get("predicted")[offered.plan.digest],
+        weight_bytes=offered.weight_bytes,
+        recounted=recounted,
+        limit=bench.limit,
+    )
     return {
         "chosen": chosen.plan.digest,
         "offered": offered.plan.digest,
@@ -56,33 +65,17 @@ def _result(
         "agrees": not beaten,
         "recounted_bytes": recounted,
         "fits": recounted <= bench.limit,
-        "verdict": _verdict(bench, offered, best, final, recounted),
+        "verdict": verdict(outcome),
         "next": _next(bench),
     }
 
 
-def _verdict(
-    bench: Bench,
-    offered: Proposal,
-    best: Proposal,
-    final: dict[str, Measurement],
-    recounted: int,
-) -> str:
-    loss = final[offered.plan.digest]
-    fits = "fits" if recounted <= bench.limit else "does not fit"
-    room = f"{format_size(recounted)} of {format_size(bench.limit)}"
-    line = f"{fits}: plan {offered.plan.short} takes {room}, "
-    line += f"holdout KL {loss.kl:.4f} ± {loss.kl_se:.4f} nats/token"
-    if offered.plan.digest == best.plan.digest:
-        return f"{line}; this is the baseline {best.label}: no plan that was searched is better"
-    paired = compare(loss, final[best.plan.digest])
-    ratio = loss.kl / final[best.plan.digest].kl
-    sure = f"paired difference {paired.z:+.1f} standard errors"
-    return f"{line}, {ratio:.2f} × the best baseline, {best.label} ({sure})"
+def _judged(proposal: Proposal, final: dict[str, Measurement]) -> Judged:
+    return Judged(proposal.kind == "searched", proposal.label, final[proposal.plan.digest])
 
 
 def _next(bench: Bench) -> list[str]:
-    folder = bench.store.path.parent
+    folder = shlex.quote(str(bench.store.path.parent))
     # A little more room than was asked for, to show what the next bytes would buy.
     more = format_size(bench.limit + bench.limit // 20).replace(" ", "")
     return [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from tightfit import __version__
-from tightfit.spaces.errors import TightfitError
+from tightfit.spaces.errors import InputError, TightfitError
 
 if TYPE_CHECKING:
     from tightfit.exporters import Shipment
@@ -27,12 +27,26 @@ _JSON = click.option("--json", "as_json", is_flag=True, help="Write JSON instead
 class _Commands(click.Group):
     """Reports wrong usage as every other error is reported: in one line."""
 
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        bare = not args  # parsing uses them up; without any, the "error" is the help
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.UsageError as error:
+            if bare:
+                raise
+            _complain_of_usage(error, info_name or "tightfit")
+
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.UsageError as error:
-            path = (error.ctx or ctx).command_path
-            _complain(f"{error.format_message().rstrip('.')} (see {path} --help).", error.exit_code)
+            _complain_of_usage(error, (error.ctx or ctx).command_path)
+
+
+def _complain_of_usage(error: click.UsageError, command: str) -> NoReturn:
+    _complain(f"{error.format_message().rstrip('.')} (see {command} --help).", error.exit_code)
 
 
 def _complain(text: str, exit_code: int) -> NoReturn:
@@ -105,37 +119,52 @@ def inspect_command(
 @_JSON
 @_reports_errors
 def report_command(run: Path, out: Path | None, as_json: bool) -> None:
-    """Show the result of RUN (a run's folder) and write its HTML report."""
+    """Show the result of RUN (a run's folder) and write its HTML report.
+
+    With --json, the report is written only where --out says so.
+    """
     from tightfit.search.report import write_report
     from tightfit.search.run import REPORT_FILE, render
     from tightfit.search.summary import summarize
 
     with _open(run) as store:
-        summary = summarize(store)
-        if as_json:
-            click.echo(json.dumps(store.get("result"), indent=2))
+        result = store.get("result")
+        if as_json and result is None:
+            raise InputError(f"{store.path} has no result yet: let the search finish.")
+        if as_json and out is None:
+            click.echo(json.dumps(result, indent=2))
             return
         path = write_report(store, out or store.path.parent / REPORT_FILE)
-        click.echo(render(summary))
-        click.echo(f"\nreport: {path}")
+        if as_json:
+            click.echo(json.dumps(result, indent=2))
+        else:
+            click.echo(render(summarize(store)))
+            click.echo(f"\nreport: {path}")
 
 
 @main.command("front")
 @click.argument("run", type=click.Path(path_type=Path))
+@click.option("--all", "whole", is_flag=True, help="Show every plan on every text it was measured on.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write CSV instead of text.")
 @_JSON
 @_reports_errors
-def front_command(run: Path, as_csv: bool, as_json: bool) -> None:
-    """List the measured plans of RUN, smallest first."""
+def front_command(run: Path, whole: bool, as_csv: bool, as_json: bool) -> None:
+    """List the measured plans of RUN, smallest first.
+
+    Shown are those measured on the most trustworthy text (holdout, validation, selection), without
+    the worst of the dominated ones; CSV and JSON always hold all plans on all of these texts.
+    """
     from tightfit.search.summary import summarize
-    from tightfit.search.tables import front_csv, front_rows, front_table
+    from tightfit.search.tables import front_csv, front_rows, front_table, front_tables
 
     with _open(run) as store:
         summary = summarize(store)
     if as_json:
         click.echo(json.dumps(front_rows(summary), indent=2))
+    elif as_csv:
+        click.echo(front_csv(summary))
     else:
-        click.echo(front_csv(summary) if as_csv else front_table(summary))
+        click.echo(front_tables(summary) if whole else front_table(summary))
 
 
 @main.command("plan")

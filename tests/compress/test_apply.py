@@ -117,12 +117,20 @@ def test_a_model_that_is_not_what_its_config_says_is_refused(tiny: Tiny) -> None
     model, geometry = tiny("llama")
     wider = [dataclasses.replace(x, rows=x.rows + 1) for x in geometry.linears]
     with pytest.raises(
-        InputError, match=r"embed_tokens.weight is \(97, 32\), but config.json says \(98, 32\)"
+        InputError, match=r"embed_tokens: the loaded weight is \(97, 32\), the config says \(98, 32\)"
     ):
         Replica(model, dataclasses.replace(geometry, linears=tuple(wider)))
     elsewhere = [dataclasses.replace(x, path=f"{x.path}.base") for x in geometry.linears]
-    with pytest.raises(InputError, match=r"no matrix at model\.embed_tokens\.base"):
+    with pytest.raises(InputError, match=r"embed_tokens\.base: the loaded model has no such layer"):
         Replica(model, dataclasses.replace(geometry, linears=tuple(elsewhere)))
     norm = dataclasses.replace(geometry.linears[0], path="model.norm")
-    with pytest.raises(InputError, match=r"model.norm.weight is \(32,\)"):
+    with pytest.raises(InputError, match=r"model.norm: the loaded weight is \(32,\)"):
         Replica(model, dataclasses.replace(geometry, linears=(norm,)))
+
+
+def test_a_head_that_is_not_tied_as_its_config_says_is_refused(tiny: Tiny) -> None:
+    model, geometry = tiny("llama-tied")
+    Replica(model, geometry)
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.clone())
+    with pytest.raises(InputError, match="lm_head: the config says it is tied to embed"):
+        Replica(model, geometry)

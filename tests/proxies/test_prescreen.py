@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from tightfit.compress import Replica, compress_matrix
 from tightfit.proxies import prescreen as module
-from tightfit.proxies.prescreen import prescreen
+from tightfit.proxies.prescreen import LABELS, prescreen
 from tightfit.spaces import (
     EMBED,
     Decision,
@@ -105,7 +105,7 @@ def nudged(case: Case, errors: dict[str, Tensor], nudge: Tensor) -> Iterator[Non
 
 
 def explicit_scores(case: Case, decision: Decision, option: WeightOption, seed: int) -> list[float]:
-    """½ · mean over tokens of (d(−Σ log p(label)) / d nudge_t)², window by window."""
+    """½ · mean over tokens and draws of (d(−Σ log p(label)) / d nudge_t)², window by window."""
     geometry = case.replica.geometry
     owners = {site: geometry.linear(site).tied_to or site for site in decision.sites}
     errors = {
@@ -117,9 +117,12 @@ def explicit_scores(case: Case, decision: Decision, option: WeightOption, seed: 
         nudge = torch.zeros(len(window), requires_grad=True)
         with nudged(case, errors, nudge):
             log_probs = case.replica.model(input_ids=window[None]).logits[0].log_softmax(-1)
-        labels = torch.multinomial(log_probs.detach().exp(), 1, generator=generator)
-        (effect,) = torch.autograd.grad(-log_probs.gather(-1, labels).sum(), nudge)
-        scores.append(0.5 * effect.double().square().mean().item())
+        drawn = torch.multinomial(log_probs.detach().exp(), LABELS, replacement=True, generator=generator)
+        effects = []
+        for labels in drawn.t():
+            loss = -log_probs.gather(-1, labels[:, None]).sum()
+            effects += torch.autograd.grad(loss, nudge, retain_graph=True)
+        scores.append(0.5 * torch.stack(effects).double().square().mean().item())
     return scores
 
 

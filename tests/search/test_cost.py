@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tightfit.proxies.prescreen import LABELS
 from tightfit.search.cost import Cost, estimate_cost
 from tightfit.search.settings import Settings
 from tightfit.spaces import Space, build_space, read_geometry
@@ -49,8 +50,8 @@ def test_tokens_are_those_that_the_settings_ask_for() -> None:
         space={"weights": {"bits": [3, 4, 5]}},
     )
     assert cost.tokens["prepare"] == 100
-    # The pre-screen takes a forward pass, a backward one, and one pass per option.
-    assert cost.tokens["sense"] == 10 * (1 + 2 + 3) + 7 * 11
+    # The pre-screen takes a forward pass, a backward one per draw of labels, and one pass per option.
+    assert cost.tokens["sense"] == 10 * (1 + LABELS + 3) + 7 * 11
     assert cost.tokens["fit"] == 5 * 13
     assert cost.tokens["certify"] == 6 * 13
     assert cost.tokens["explore"] >= 3 * 50

@@ -209,6 +209,21 @@ def test_a_group_that_is_not_offered_everywhere_is_noted(inspected: Callable[...
     )
 
 
+def test_what_the_target_does_not_store_is_noted(model: Callable[..., str]) -> None:
+    data = {"model": model(), "target": "vllm", "budget": {"effective_bits": 6}}
+    rules = {"bits": [3, 4, 5], "zeros": ["float", "integer"], "only": {"*.up_proj": [6, 8]}}
+    found = inspect_settings(Settings.from_dict({**data, "space": {"weights": rules}}))
+    assert found.notes == (
+        "target vllm does not store 5 and 6 bits: not offered.",
+        "target vllm does not store float zeros: not offered.",
+    )
+    assert (
+        "target vllm does not store 5 and 6 bits"
+        in inspect_model(model(), None, 64, 1, "vllm", "64").render()
+    )
+    assert inspect_model(model(), None, 64, 1, "any", "64").notes == ()
+
+
 def test_a_model_is_inspected_at_every_uniform_format(model: Callable[..., str]) -> None:
     found = inspect_model(model(), None, None, 1, "any", "32,64")
     space = found.space

@@ -10,6 +10,7 @@ import pytest
 from tightfit.search.report import render_report, write_report
 from tightfit.search.store import Store
 from tightfit.search.summary import summarize
+from tightfit.search.tables import nats_text
 
 VOID = {"meta"}
 
@@ -73,7 +74,7 @@ def test_the_report_tells_everything_that_was_found(fake_run: Callable[..., Stor
     row = summary.final
     for part in (
         summary.result.verdict,
-        f"{row.measured.kl:.4f}",
+        nats_text(row.measured.kl),
         f"{row.bytes / 2**20:.2f}",
         f"{summary.result.recounted_bytes:,} bytes",
         summary.result.final,
@@ -84,6 +85,14 @@ def test_the_report_tells_everything_that_was_found(fake_run: Callable[..., Stor
         "Kendall τ 0.63",
     ):
         assert part in outline.text
+
+
+def test_the_memory_of_the_parts_adds_up(fake_run: Callable[..., Store]) -> None:
+    summary = summarize(fake_run())
+    text = Outline(render_report(summary)).text
+    sizes = [f"{size / 2**20:.2f}" for size in (summary.space.floor, summary.final.bytes)]
+    bits, ceiling = f"{summary.final.effective_bits:.3f}", f"{summary.space.ceiling / 2**20:.2f}"
+    assert f"total {summary.space.weights:,} {' '.join(sizes)} {bits} {ceiling}" in text
 
 
 def test_the_report_needs_no_other_host(outline: Outline) -> None:
@@ -132,7 +141,7 @@ def test_a_lost_race_and_a_missed_budget_are_not_hidden(fake_run: Callable[..., 
     store.put("result", {**result, "agrees": False, "offered": result["best_baseline"], "fits": False})
     text = render_report(summarize(store))
     assert 'class="verdict bad"' in text
-    assert "A baseline turned out better than the search" in text
+    assert "a baseline loses less than the plan that the search chose" in text
     assert "does not keep the budget" in text
     assert result["best_baseline"] in text
 

@@ -12,6 +12,7 @@ import pytest
 from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.resolve import resolve, stored_plan, stored_space
 from tightfit.search.store import Store
+from tightfit.search.tables import loss_text, nats_text
 from tightfit.spaces import Budget, InfeasibleError, InputError, Plan
 
 
@@ -96,11 +97,19 @@ def test_a_run_that_has_not_come_so_far_is_refused(
 def test_it_says_whether_the_run_measured_the_plan(fake_run: Callable[..., Store]) -> None:
     store = fake_run()
     resolved = resolve(store, Budget(effective_bits=7.3))
-    assert not resolved.measured
-    assert "predicted, not measured" in resolved.render()
+    assert resolved.measured is None
+    assert "nats/token (not measured)" in resolved.render()
+    assert resolved.to_dict()["measured"] is None
     floor = resolve(store, Budget(weights=stored_space(store).floor))
-    assert floor.measured  # as the uniform plan of fewest bits
-    assert "measured by the run" in floor.render()
+    (held,) = [m for m in store.measurements("holdout") if m.plan == floor.plan.digest]
+    assert floor.measured == held  # as the uniform plan of fewest bits
+    assert f"(measured {loss_text(held.kl, held.kl_se)} on holdout, 3,708 tokens)" in floor.render()
+    assert floor.to_dict()["measured"] == {
+        "split": "holdout",
+        "tokens": 3708,
+        "kl": held.kl,
+        "kl_se": held.kl_se,
+    }
 
 
 def test_what_people_and_scripts_see_is_the_same(fake_run: Callable[..., Store]) -> None:
@@ -111,7 +120,7 @@ def test_what_people_and_scripts_see_is_the_same(fake_run: Callable[..., Store])
     text = resolved.render()
     assert resolved.plan.short in text
     assert f"({data['weight_bytes']} B)" in text
-    assert f"predicted loss {data['predicted_loss']:.4f} nats/token" in text
+    assert f"predicted loss {nats_text(data['predicted_loss'])} nats/token" in text
     counts = {name: int(count) for count, name in re.findall(r"(\d+) × (\S+?)(?:,|$)", text)}
     assert sum(counts.values()) == len(resolved.plan.choices)
     for name, count in counts.items():
@@ -143,7 +152,9 @@ def test_a_plan_is_found_by_the_start_of_its_digest(fake_run: Callable[..., Stor
 def test_a_digest_of_no_plan_or_of_several_is_refused(fake_run: Callable[..., Store]) -> None:
     store = fake_run()
     count = len(store.plans())
-    with pytest.raises(InputError, match=rf"0 of the {count} plans in .* starts with 'zz'"):
+    with pytest.raises(
+        InputError, match=rf"0 of the {count} plans in .* starts with 'zz': .*front RUN --all"
+    ):
         stored_plan(store, "zz")
     with pytest.raises(InputError, match=rf"{count} of the {count} plans in .* starts with ''"):
         stored_plan(store, "")

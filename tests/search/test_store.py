@@ -247,20 +247,6 @@ def test_scores_of_unknown_options_are_refused_all_together(store: Store, tiny: 
     assert store.scores("marginal") == []
 
 
-def test_a_score_table_lines_up_with_the_options(store: Store, tiny: Callable[..., Space]) -> None:
-    store.add_space(tiny(bits=(3, 4)))
-    decisions = store.decisions()
-    every = [
-        Score(d.name, o.name, 10.0 * i + j) for i, d in enumerate(decisions) for j, o in enumerate(d.options)
-    ]
-    store.add_scores("loss_model", every[:-1])
-    with pytest.raises(InputError, match=rf"holds {len(every) - 1} of {len(every)} loss_model scores"):
-        store.score_table("loss_model")
-    store.add_scores("loss_model", every[-1:])
-    table = store.score_table("loss_model")
-    assert [row.tolist() for row in table] == [[10.0 * i, 10.0 * i + 1] for i in range(len(decisions))]
-
-
 # Plans and measurements
 
 

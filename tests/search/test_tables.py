@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tightfit.search.facts import SpaceFacts
-from tightfit.search.maps import MemoryPart, memory_parts
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import (
@@ -21,7 +20,9 @@ from tightfit.search.tables import (
     front_csv,
     front_rows,
     front_table,
-    memory_table,
+    front_tables,
+    loss_text,
+    nats_text,
     predicted_table,
     render_table,
     shown_rows,
@@ -46,7 +47,7 @@ def test_the_front_table_has_one_aligned_line_per_plan(summary: Summary) -> None
     end = header.index("MiB") + 3
     for line, row in zip(lines, summary.front.rows, strict=True):
         assert line[:end].endswith(f"{row.bytes / 2**20:.2f}")
-        assert f"{row.measured.kl:.4f} ± {row.kl_se:.4f}" in line
+        assert loss_text(row.measured.kl, row.kl_se) in line
         assert line.startswith("▶" if row.chosen else "·" if row.dominated else " ")
     assert "nats/token" in below
 
@@ -98,36 +99,39 @@ def test_only_the_worst_dominated_plans_are_left_out(summary: Summary) -> None:
     assert hidden == 5
     assert set(summary.front.rows) <= set(rows)
     assert "5 more such plans are not shown" in front_table(summary, front)
+    whole = front_table(summary, front, whole=True)
+    assert "not shown" not in whole
+    assert all(row.short in whole for row in front.rows)
 
 
-def test_the_memory_table_adds_up(fake_run: Callable[..., Store]) -> None:
-    store = fake_run()
-    summary = summarize(store)
-    lines = memory_table(summary.memory).splitlines()
-    assert lines[0].split() == [
-        "part",
-        "weights",
-        "floor",
-        "MiB",
-        "plan",
-        "MiB",
-        "plan",
-        "bits",
-        "ceiling",
-        "MiB",
-    ]
-    name, weights, floor, plan, bits, ceiling = lines[-1].split()
-    assert (name, weights) == ("total", f"{summary.space.weights:,}")
-    assert (floor, ceiling) == (f"{summary.space.floor / 2**20:.2f}", f"{summary.space.ceiling / 2**20:.2f}")
-    assert plan == f"{summary.final.bytes / 2**20:.2f}"
-    assert bits == f"{summary.final.effective_bits:.3f}"
-    without = memory_table(memory_parts(store.decisions(), summary.space.fixed))
-    assert "plan" not in without
+def test_every_front_is_written_where_all_are_asked_for(
+    summary: Summary, fake_run: Callable[..., Store]
+) -> None:
+    text = front_tables(summary)
+    assert [text.count(f"{split}: ") for split in ("holdout", "validation")] == [1, 1]
+    assert all(row.short in text for front in summary.fronts for row in front.rows)
+    assert front_tables(replace(summary, fronts=())) == "No plan was measured yet."
 
 
-def test_a_part_without_weights_has_no_bits() -> None:
-    lines = memory_table([MemoryPart("a", 8, 1, 2, 1, 1.0), MemoryPart("b", 0, 5, 5, 5)]).splitlines()
-    assert lines[3].split() == ["b", "0.00", "0.00", "0.00"]
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.2098, "0.2098"),
+        (11.01234, "11.0123"),
+        (0.000812345, "0.000812"),
+        (0.00000081, "8.1e-07"),
+        (0.0, "0"),
+        (-0.00123, "-0.00123"),
+        (123456.7, "123457"),
+    ],
+)
+def test_nats_keep_digits_however_small_the_loss(value: float, text: str) -> None:
+    assert nats_text(value) == text
+
+
+def test_a_loss_of_eight_bits_is_not_rounded_to_nothing() -> None:
+    assert loss_text(0.00008412, 0.0000031) == "0.0000841 ± 0.0000031"
+    assert loss_text(0.2098, None) == "0.2098 ± ?"
 
 
 def test_the_feasible_range_places_the_budget() -> None:
@@ -146,7 +150,8 @@ def test_the_feasible_range_places_the_budget() -> None:
 
 def test_the_predicted_front_marks_the_plan_of_the_budget(fake_run: Callable[..., Store]) -> None:
     summary = summarize(fake_run("solve"))
-    _, header, _, *lines, last = predicted_table(summary, points=5).splitlines()
+    above, header, _, *lines, last = predicted_table(summary, points=5).splitlines()
+    assert above == "front predicted by the loss model (loss in nats/token)"
     assert header.split() == ["plan", "MiB", "bits", "predicted", "loss"]
     sizes = [float(line.split()[1]) for line in lines]
     assert sizes == sorted(sizes)
@@ -154,7 +159,7 @@ def test_the_predicted_front_marks_the_plan_of_the_budget(fake_run: Callable[...
     assert (sizes[0], sizes[-1]) == tuple(round(summary.predicted[i].bytes / 2**20, 2) for i in (0, -1))
     (marked,) = [line for line in lines if line.endswith("largest within the budget")]
     assert float(marked.split()[1]) <= summary.limit / 2**20
-    assert f"{summary.solution.loss_predicted:.4f}, proven within 0.002%" in last
+    assert f"{nats_text(summary.solution.loss_predicted)}, proven within 0.002%" in last
 
 
 def test_there_is_no_predicted_front_before_solving(fake_run: Callable[..., Store]) -> None:

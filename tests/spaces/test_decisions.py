@@ -133,6 +133,57 @@ def test_a_rule_for_one_member_of_a_fused_group_governs_the_group(space: Callabl
     assert len(decisions["layers.2.attn.o_proj"].options) == 2
 
 
+@pytest.mark.parametrize(
+    ("target", "key", "rules", "named"),
+    [
+        (
+            "vllm",
+            "pin",
+            {"*.q_proj": "4b-g64-int", "*.v_proj": "8b-g64-int"},
+            r"'\*\.q_proj' and '\*\.v_proj' .* layers\.0\.attn\.qkv_proj",
+        ),
+        (
+            "vllm",
+            "pin",
+            {"*": "4b-g64-int", "layers.2.mlp.up_proj": "8b-g64-int"},
+            r"'\*' and 'layers\.2\.mlp\.up_proj' .* layers\.2\.mlp\.gate_up_proj",
+        ),
+        (
+            "vllm",
+            "only",
+            {"*.k_proj": (3, 4), "*.v_proj": (4, 8)},
+            r"'\*\.k_proj' and '\*\.v_proj' .* layers\.0\.attn\.qkv_proj",
+        ),
+        ("any", "pin", {"head": "4b-g64-int", "embed": "8b-g64-int"}, "'embed' and 'head' .* embed"),
+        ("any", "only", {"embed": (3,), "head": (4,)}, "'head' and 'embed' .* embed"),
+    ],
+)
+def test_different_rules_for_sites_that_must_agree_are_refused(
+    space: Callable[..., Space], target: str, key: str, rules: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InputError, match=rf"space\.weights\.{key}: {named}, whose sites must agree"):
+        space(target=target, **{**FUSABLE, key: rules})
+
+
+def test_rules_that_agree_meet_in_peace(space: Callable[..., Space]) -> None:
+    pins = {"*.q_proj": "8b-g64-int", "*.v_proj": "8b-g64-int", "head": "4b-g64-int", "embed": "4b-g64-int"}
+    pinned = by_name(space(target="vllm", pin=pins, **FUSABLE))
+    assert option_names(pinned["layers.0.attn.qkv_proj"]) == ["8b-g64-int"]
+    assert option_names(pinned[EMBED]) == ["4b-g64-int"]
+    only = by_name(space(target="vllm", only={"*.q_proj": (4, 8), "*.k_proj": (8, 4)}, **FUSABLE))
+    assert option_names(only["layers.0.attn.qkv_proj"]) == ["4b-g64-int", "8b-g64-int"]
+
+
+@pytest.mark.parametrize("end", [EMBED, HEAD])
+def test_a_later_rule_for_one_end_of_a_tied_tensor_overrides_an_earlier_one_for_both(
+    space: Callable[..., Space], end: str
+) -> None:
+    pinned = by_name(space(pin={"*": "4b-g64-int", end: "8b-g64-int"}, **FUSABLE))
+    assert option_names(pinned[EMBED]) == ["8b-g64-int"]
+    pinned = by_name(space(pin={end: "8b-g64-int", "*": "4b-g64-int"}, **FUSABLE))
+    assert option_names(pinned[EMBED]) == ["4b-g64-int"]
+
+
 def test_excluded_sites_stay_at_the_base_dtype(space: Callable[..., Space]) -> None:
     full = by_name(space({"dtype": "float32"}, exclude=("*",)))
     assert all(option_names(decision) == ["32b"] for decision in full.values())
@@ -201,7 +252,12 @@ def test_a_target_that_stores_none_of_the_options_is_named(space: Callable[..., 
             "4b-g128-sym",
             r"pin 'head': group 128 does not divide the 64 input weights of embed .*32, 64, 0",
         ),
-        ("vllm", "5b-g64-sym", "pin 'head': target vllm cannot store 5b-g64-sym"),
+        (
+            "vllm",
+            "5b-g64-sym",
+            r"pin 'head': target vllm cannot store 5b-g64-sym \(target vllm stores bits 2, 3, 4, 8, 16, 32 "
+            r"and zeros none, integer\)",
+        ),
         ("any", "4bit", "pin 'head': '4bit' is not an option name"),
     ],
 )

@@ -6,9 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tightfit.compress import check_geometry
 from tightfit.spaces import InputError, read_geometry
 from tightfit.workers.lab import TINY, train
-from tightfit.workers.models import check_geometry, digest_folder, load_model, prepare_alias
+from tightfit.workers.models import digest_folder, load_model, prepare_alias
 
 
 @pytest.fixture(scope="module")

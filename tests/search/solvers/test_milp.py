@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.optimize import milp
 
 from tightfit.search.solvers import Solution, Table, greedy, solve
 from tightfit.search.solvers._milp import solve_milp
@@ -42,6 +43,24 @@ def test_a_better_known_plan_and_bound_are_kept(random_large: Callable[..., Any]
     table = Table.of(instance.costs, instance.losses)
     best = solve(instance.costs, instance.losses, instance.limit)
     assert solve_milp(table, instance.limit, best, tolerance=0.5) == best
+
+
+def test_the_search_ends_after_a_number_of_nodes_and_never_by_the_clock(
+    random_large: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time limit would give a busy machine another plan than an idle one."""
+    given: list[dict[str, Any]] = []
+
+    def watched(*arguments: Any, options: dict[str, Any], **more: Any) -> Any:
+        given.append(dict(options))  # SciPy empties it
+        return milp(*arguments, options=options, **more)
+
+    monkeypatch.setattr("tightfit.search.solvers._milp.milp", watched)
+    instance = random_large(60, 6)
+    table = Table.of(instance.costs, instance.losses)
+    first, second = (solve_milp(table, instance.limit, start(table, instance), 0.0, nodes=3) for _ in "ab")
+    assert first == second
+    assert [(options["node_limit"], "time_limit" in options) for options in given] == [(3, False)] * 2
 
 
 def test_a_plan_over_the_limit_is_not_taken(
