@@ -43,8 +43,6 @@ MOVES = (
 )
 # Smallest and largest positive 16-bit float. The smallest stands in for a scale of 0.
 _TINY, _HUGE = 2.0**-24, 65504.0
-# Mean square error, in squared steps, that float32 cannot tell from none.
-_EXACT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,8 @@ def _choose(old: Ranges, new: Ranges, better: Tensor) -> Ranges:
 def fit_ranges(w: Tensor, h: Tensor, option: WeightOption) -> Ranges:
     """Find the ranges of all groups, exactly as they can be stored.
 
-    No group's error is above that of its min–max range, and a group whose min–max range reproduces
-    it exactly keeps that range.
+    No group's error is above that of its min–max range, so that weights which came from such a format
+    go back into it unchanged.
 
     Args:
         w: finite float32 weights of shape (rows, groups, group).
@@ -159,8 +157,6 @@ class Groups:
     def measure(self, ranges: Ranges) -> Trial:
         """Round to ranges, and regress w on the result (symbols as at the top of this module)."""
         drift, squares, product = self._residuals(ranges)
-        # A range that float32 cannot tell from exact counts as exact.
-        squares = torch.nn.functional.threshold(squares, _EXACT, 0.0)
         error = squares * ranges.scale * ranges.scale
         drift = drift * ranges.scale
         product = product * ranges.scale

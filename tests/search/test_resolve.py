@@ -170,8 +170,12 @@ def test_a_single_option_that_was_measured_alone_is_no_plan_to_export(
         stored_plan(store, partial.short)
 
 
-def test_a_run_without_a_result_needs_a_digest(fake_run: Callable[..., Store]) -> None:
+def test_before_the_end_the_solvers_plan_is_the_best_so_far(fake_run: Callable[..., Store]) -> None:
     store = fake_run("solve")
-    with pytest.raises(InputError, match="has no result yet: let the search finish, or name a plan"):
-        stored_plan(store, None)
-    assert stored_plan(store, store.get("solution")["digest"])
+    assert store.get("result") is None
+    assert stored_plan(store, None).digest == store.get("solution")["digest"]
+
+
+def test_before_solving_there_is_no_plan(fake_run: Callable[..., Store]) -> None:
+    with pytest.raises(InputError, match="has no plan yet: let the search get past its solve stage"):
+        stored_plan(fake_run("sense"), None)

@@ -14,7 +14,7 @@ from tightfit.spaces import WeightOption
 
 def read_label(label: str) -> tuple[int, int, str]:
     """The two widths and the order that a label names."""
-    match = re.fullmatch(r"mix (\d+)\+(\d+) bits, (.+)", label)
+    match = re.fullmatch(r"mix (\d+)\+(\d+)b[-\w]*, (.+)", label)
     assert match, label
     return int(match[1]), int(match[2]), match[3]
 
@@ -67,7 +67,7 @@ def test_plain_floats_continue_every_family(task_of: Callable[..., Task]) -> Non
     task = task_of("conv1d", 0.7)
     labels = [proposal.label for proposal in get_agent("mix").propose(task, 60)]
     assert labels
-    assert all(label.startswith("mix 6+16 bits, ") for label in labels)
+    assert all(label.startswith("mix 6+16b, ") for label in labels)
 
 
 @pytest.mark.parametrize("name", ORDERS)
