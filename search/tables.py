@@ -169,8 +169,12 @@ def nats_text(value: float) -> str:
 
 
 def loss_text(loss: float, se: float | None) -> str:
-    """Write a loss in nats per token with its standard error, if that is known."""
-    return f"{nats_text(loss)} ± {'?' if se is None else nats_text(se)}"
+    """Write a loss in nats per token with its standard error, if that is known, to as many decimals."""
+    text = nats_text(loss)
+    if se is None:
+        return f"{text} ± ?"
+    decimals = len(text.partition(".")[2])
+    return f"{text} ± {nats_text(se) if 'e' in text else f'{se:.{decimals}f}'}"
 
 
 def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:

@@ -101,9 +101,9 @@ class Evaluator:
 
     def protocol(self, split: str, windows: Sequence[Window]) -> str:
         """Content key of measurements on these windows: equal key, equal losses."""
-        return self._key({"split": split, "text": _digest(windows)})
+        return self.key({"split": split, "text": digest_windows(windows)})
 
-    def _key(self, what: Mapping[str, str]) -> str:
+    def key(self, what: Mapping[str, str]) -> str:
         """Content key of something computed on text, together with all else that it depends on."""
         parts = {
             **self._identity,
@@ -156,7 +156,7 @@ class Evaluator:
 
     def _reference(self, windows: Sequence[Window]) -> Iterator[ReferenceWindow]:
         """Yield what the uncompressed model says, one window at a time, computing what is missing."""
-        paths = [self._folder / f"{self._key({'window': _digest([w])})}.safetensors" for w in windows]
+        paths = [self._folder / f"{self.key({'window': digest_windows([w])})}.safetensors" for w in windows]
         missing = [(w, path) for w, path in zip(windows, paths, strict=True) if not path.exists()]
         if missing:
             self.clear()
@@ -174,7 +174,7 @@ class Evaluator:
         return torch.log_softmax(logits.float(), dim=-1)
 
 
-def _digest(windows: Sequence[Window]) -> str:
+def digest_windows(windows: Sequence[Window]) -> str:
     """SHA-256 of documents and tokens."""
     text = hashlib.sha256()
     for window in windows:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
 from tightfit.proxies.calibration import calibrate_prescreen, split_half_tau
 from tightfit.proxies.marginals import Marginal, choose_marginals, measure_marginals
-from tightfit.proxies.prescreen import prescreen
+from tightfit.proxies.prescreen import LABELS, prescreen
 from tightfit.search.archive import SENSING
 from tightfit.search.records import Score
 from tightfit.search.stages.prepare import Bench
 from tightfit.spaces import Decision, Plan, Space
+from tightfit.workers.evaluator import digest_windows
+from tightfit.workers.text import Window
 
 Table = list[NDArray[np.float64]]
 
@@ -67,7 +70,7 @@ def sense(bench: Bench) -> Sensed:
         "sensing",
         {
             "split_half_tau": _split_half(decisions, per_window),
-            "prescreen_tokens": sum(window.numel() for window in _prescreen_windows(bench)),
+            "prescreen_tokens": sum(window.scored for window in _prescreen_windows(bench)),
             "marginals": len(marginals),
             "marginal_tokens": settings.marginal_tokens,
         },
@@ -89,24 +92,32 @@ def rows_of(decisions: tuple[Decision, ...], table: Table) -> list[Score]:
     ]
 
 
-def _prescreen_windows(bench: Bench) -> list[torch.Tensor]:
-    windows = bench.archive.windows(SENSING, bench.settings.sense.prescreen_tokens)
-    return [torch.from_numpy(window.tokens) for window in windows]
+def _prescreen_windows(bench: Bench) -> Sequence[Window]:
+    return bench.archive.windows(SENSING, bench.settings.sense.prescreen_tokens)
 
 
 def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
-    evaluator = bench.evaluator
-    evaluator.clear()
-    with bench.progress.stage("sense", "pre-screening every option") as tick:
-        rows = prescreen(
-            evaluator.replica,
-            bench.space.decisions,
-            evaluator.matrix,
-            _prescreen_windows(bench),
-            bench.settings.seed,
-            tick,
-        )
-    return [row.numpy() for row in rows]
+    """Return the scores of every option by window, from the run's folder if they were made before."""
+    evaluator, windows, seed = bench.evaluator, _prescreen_windows(bench), bench.settings.seed
+    what = {"prescreen": digest_windows(windows), "seed": str(seed), "labels": str(LABELS)}
+    path = bench.store.path.parent / "prescreen" / f"{evaluator.key(what)}.safetensors"
+    if not path.exists():
+        evaluator.clear()
+        with bench.progress.stage("sense", "pre-screening every option") as tick:
+            rows = prescreen(
+                evaluator.replica,
+                bench.space.decisions,
+                evaluator.matrix,
+                [torch.from_numpy(window.tokens) for window in windows],
+                seed,
+                tick,
+            )
+        path.parent.mkdir(exist_ok=True)
+        partial = path.with_suffix(".partial")
+        save_file({str(d): row.numpy() for d, row in enumerate(rows)}, partial)
+        partial.replace(path)
+    scores = load_file(path)
+    return [scores[str(d)] for d in range(len(bench.space.decisions))]
 
 
 def _measure(bench: Bench, plan: Plan) -> tuple[float, float]:

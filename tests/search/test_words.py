@@ -90,7 +90,7 @@ def uniform(*losses: float) -> Judged:
 def test_the_verdict_says_what_fits_what_it_loses_and_beside_what() -> None:
     assert sentence(found(0.2, 0.21, 0.22), uniform(0.4, 0.42, 0.41)) == (
         "fits: plan aaaaaaaaaaaa takes 75.00 MiB of 76.00 MiB (78,643,200 B predicted and recounted), "
-        "holdout KL 0.2100 ± 0.00577 nats/token (predicted 0.1900), 0.512 × the best baseline, "
+        "holdout KL 0.2100 ± 0.0058 nats/token (predicted 0.1900), 0.512 × the best baseline, "
         "uniform 4b-g64-int (34.6 standard errors, paired over 3 documents)"
     )
 
