@@ -3,8 +3,8 @@
     .venv/bin/python benchmarks/optimum.py
 
 A tiny trained model, the seven matrices of its middle block with three widths each: 2,187 plans, all
-measured on the holdout text. For five budgets a run searches without that knowledge; the table compares the plan it
-settles on with the best plan that fits, on the same text, and counts the measurements it made.
+measured on the holdout text. For five budgets a run searches without that knowledge; the table compares
+the plan it settles on with the best plan that fits, on the same text, and counts its measurements.
 """
 
 from __future__ import annotations
