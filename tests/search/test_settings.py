@@ -46,7 +46,7 @@ def test_the_demo_settings_convert() -> None:
     assert settings.name == "demo"
     assert settings.budget.to_budget() == Budget(weights=76 * 2**20)
     assert settings.weight_rules() == WeightRules(
-        bits=(3, 4, 5, 6), groups=(64,), zeros=("integer",), pin={"embed": "8b-g64-float"}
+        bits=(3, 4, 5, 6), groups=(64,), zeros=("integer", "float"), pin={"embed": "8b-g64-float"}
     )
     assert settings.target_rules() is get_target("any")
     assert settings.limits.option_cache == 4 * 2**30
