@@ -11,6 +11,7 @@ from tightfit.spaces.errors import InputError
 Zero = Literal["none", "integer", "float"]
 
 BITS = (2, 3, 4, 5, 6, 8, 16, 32)
+QUANTIZED_BITS = (2, 3, 4, 5, 6, 8)
 GROUPS = (32, 64, 128, 0)
 ZEROS: tuple[Zero, ...] = ("none", "integer", "float")
 SCALE_BITS = 16
