@@ -93,7 +93,7 @@ def _line(name: str, folder: Path) -> str:
     chosen = front.find(result.chosen)
     if chosen is None:
         raise SystemExit(f"{folder}: the chosen plan was not measured on {front.split}")
-    best = {kind: _best(front, kind) for kind in ("uniform", "mix")}
+    best = {kind: _best(front, kind, summary.limit or 0) for kind in ("uniform", "mix")}
     losses = {kind: loss for kind, (loss, _) in best.items() if loss is not None}
     lowest = min(losses, key=lambda kind: losses[kind])
     z = best[lowest][1]
@@ -110,9 +110,12 @@ def _line(name: str, folder: Path) -> str:
     )
 
 
-def _best(front: Front, kind: str) -> tuple[float | None, float]:
-    """Loss of the best baseline of a kind, and by how many standard errors the chosen plan beats it."""
-    rows = [row for row in front.rows if row.kind == kind]
+def _best(front: Front, kind: str, limit: int) -> tuple[float | None, float]:
+    """Loss of the best baseline of a kind, and by how many standard errors the chosen plan beats it.
+
+    The folder also holds baselines of the other budgets; only those within this one count.
+    """
+    rows = [row for row in front.rows if row.kind == kind and row.bytes <= limit]
     if not rows:
         return None, 0.0
     row = min(rows, key=lambda row: row.measured.kl)
