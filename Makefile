@@ -31,7 +31,7 @@ check: $(VENV)/.dev ## lint and check types only
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy -p tightfit
 
-lab: $(VENV)/.run ## train the small lab model (about ten minutes on two cores, then cached)
+lab: $(VENV)/.run ## train the small lab model (about ten minutes, then cached)
 	$(BIN)/python -m tightfit.workers.lab
 
 bench: $(if $(NAME),$(VENV)/.run) ## list the benchmarks, or run one: make bench NAME=solvers

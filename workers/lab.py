@@ -2,7 +2,7 @@
 
     python -m tightfit.workers.lab
 
-trains it in about ten minutes on one core from text that ships with CPython, saves it as an ordinary
+trains it in about ten minutes from text that ships with CPython, saves it as an ordinary
 model folder in the cache, and prints its perplexity beside a bigram model's. The alias ``lab`` loads
 it. The tests' models come from the same code with the smaller recipe :data:`TINY`:
 
