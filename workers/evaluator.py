@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +26,7 @@ from tightfit.workers.option_cache import OptionCache
 from tightfit.workers.text import Window
 
 # Raised whenever a change here changes any measured loss; part of every content key.
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -47,12 +50,18 @@ class Evaluator:
     memory-mapped when used. A plan only dequantizes the sites whose option differs from the plan
     measured before it.
 
+    Windows run side by side, each on a thread of its own. A matrix product that is split over threads
+    may round differently for every number of them; this way a loss depends neither on the number of
+    threads nor on how many evaluators share the work, and two threads finish sooner than they would by
+    sharing every product.
+
     Args:
         replica: the model.
         importance: per site the mean square of its input features, for the quantizer.
         cache: packed options.
         folder: where reference log-probabilities are kept.
         identity: digests of what else losses depend on: the model's weights, the importances.
+        threads: windows that run side by side; an accelerator takes them one by one.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class Evaluator:
         cache: OptionCache,
         folder: Path,
         identity: Mapping[str, str],
+        threads: int = 1,
     ) -> None:
         self.replica = replica
         self._importance = importance
@@ -69,6 +79,8 @@ class Evaluator:
         self._folder = folder
         self._identity = dict(identity)
         self._applied: dict[str, WeightOption] = {}
+        side_by_side = threads if replica.device.type == "cpu" else 1
+        self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="window")
         replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -112,7 +124,6 @@ class Evaluator:
             "protocol": PROTOCOL_VERSION,
             "dtype": str(self.replica.dtype),
             "device": str(self.replica.device),
-            "threads": torch.get_num_threads(),
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "machine": platform.machine(),
@@ -135,8 +146,9 @@ class Evaluator:
         self._apply(options)
         documents: dict[str, DocumentLoss] = {}
         divergences = []
-        for window in reference:
-            loss, divergence = score_window(self._log_probs(window.ids), window)
+        with _one_thread_each():
+            scored = list(self._threads.map(self._score, windows, reference))
+        for window, (loss, divergence) in zip(windows, scored, strict=True):
             divergences.append(divergence)
             known = documents.get(window.document)
             documents[window.document] = loss if known is None else add_losses(known, loss)
@@ -154,17 +166,25 @@ class Evaluator:
             self.replica.apply({site: self.matrix(site, option)})
         self._applied = dict(options)
 
-    def _reference(self, windows: Sequence[Window]) -> Iterator[ReferenceWindow]:
-        """Yield what the uncompressed model says, one window at a time, computing what is missing."""
+    def _reference(self, windows: Sequence[Window]) -> list[Path]:
+        """Return where what the uncompressed model says is kept, window by window; compute what is missing."""
         paths = [self._folder / f"{self.key({'window': digest_windows([w])})}.safetensors" for w in windows]
         missing = [(w, path) for w, path in zip(windows, paths, strict=True) if not path.exists()]
         if missing:
             self.clear()
-        for window, path in missing:
-            partial = path.with_suffix(".partial")
-            save_file({"log_probs": self._log_probs(torch.from_numpy(window.tokens)).cpu()}, partial)
-            partial.replace(path)
-        return (_read_reference(w, path) for w, path in zip(windows, paths, strict=True))
+        with _one_thread_each():
+            list(self._threads.map(self._keep_reference, missing))
+        return paths
+
+    def _keep_reference(self, missing: tuple[Window, Path]) -> None:
+        window, path = missing
+        partial = path.with_suffix(f".{os.getpid()}")  # another evaluator may be at the same window
+        save_file({"log_probs": self._log_probs(torch.from_numpy(window.tokens)).cpu()}, partial)
+        partial.replace(path)
+
+    def _score(self, window: Window, path: Path) -> tuple[DocumentLoss, Tensor]:
+        reference = _read_reference(window, path)
+        return score_window(self._log_probs(reference.ids), reference)
 
     @torch.no_grad()
     def _log_probs(self, ids: Tensor) -> Tensor:
@@ -172,6 +192,17 @@ class Evaluator:
         ids = ids.to(self.replica.device)
         logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), dim=-1)
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Keep torch from splitting operations over threads while windows run side by side."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def digest_windows(windows: Sequence[Window]) -> str:

@@ -96,6 +96,21 @@ class Measurement:
         return cls(**{**data, "documents": documents})
 
 
+def fault(measurement: Measurement) -> str | None:
+    """Say what is not finite in a measurement, or return None where everything is."""
+    for document in measurement.documents:
+        for name in ("kl", "nll", "reference_nll"):
+            value = getattr(document, name)
+            if not math.isfinite(value):
+                return f"{name} of document {document.document} is {value}"
+    if not math.isfinite(measurement.kl_p99):
+        return f"the 99th percentile of the KL is {measurement.kl_p99}"
+    # e to the mean loss must be a number too: 700 nats per token is beyond any use.
+    if max(sum(d.nll for d in measurement.documents) / measurement.tokens, 0.0) > 700:
+        return "the perplexity is beyond any number"
+    return None
+
+
 @dataclass(frozen=True)
 class Paired:
     """A paired comparison of two plans on the same documents.

@@ -1,14 +1,14 @@
 """Agents: whoever proposes plans. Every agent gets the same task and is measured the same way.
 
-An agent is a frozen dataclass with one method, ``propose``. To add one, write it in a file of its
-own and name it in :data:`AGENTS`; the contract tests then run over it.
+An agent is a frozen dataclass with one method, ``propose``, a pure function of task and history. To
+add one, write it in a file of its own and name it in :data:`AGENTS`; the contract tests then run over it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-from tightfit.search.agents.base import Agent, Proposal, Task
+from tightfit.search.agents.base import Agent, History, Mode, Proposal, Sensitivity, Task, Trial
 from tightfit.spaces import InputError, suggest
 
 AGENTS: dict[str, str] = {
@@ -33,4 +33,14 @@ def get_agent(name: str) -> Agent:
     return agent
 
 
-__all__ = ["AGENTS", "Agent", "Proposal", "Task", "get_agent"]
+__all__ = [
+    "AGENTS",
+    "Agent",
+    "History",
+    "Mode",
+    "Proposal",
+    "Sensitivity",
+    "Task",
+    "Trial",
+    "get_agent",
+]

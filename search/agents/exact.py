@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tightfit.search.agents.base import Proposal, Task
+from tightfit.search.agents.base import History, Proposal, Task
 from tightfit.search.solvers import solve, solve_k_best
 
 
@@ -12,15 +13,16 @@ from tightfit.search.solvers import solve, solve_k_best
 class Exact:
     """The optimum of every loss table, then the runners-up of the most trusted one."""
 
-    def propose(self, task: Task, count: int) -> list[Proposal]:
+    iterative: ClassVar[bool] = False
+
+    def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return distinct plans; tables that agree give one."""
         proposals: dict[str, Proposal] = {}
         for name, losses in task.losses.items():
             best = solve(task.costs, losses, task.free_bytes)
             proposal = task.proposal(best.levels, f"exact ({name})")
             proposals.setdefault(proposal.plan.digest, proposal)
-        trusted = next(iter(task.losses.values()))
-        for rank, solution in enumerate(solve_k_best(task.costs, trusted, task.free_bytes, count), 1):
+        for rank, solution in enumerate(solve_k_best(task.costs, task.trusted, task.free_bytes, count), 1):
             proposal = task.proposal(solution.levels, f"exact (no. {rank})")
             proposals.setdefault(proposal.plan.digest, proposal)
         return list(proposals.values())[:count]

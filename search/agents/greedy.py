@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tightfit.search.agents.base import Proposal, Task
+from tightfit.search.agents.base import History, Proposal, Task
 from tightfit.search.solvers import greedy
 
 
@@ -12,7 +13,8 @@ from tightfit.search.solvers import greedy
 class Greedy:
     """The greedy plan of the most trusted loss table."""
 
-    def propose(self, task: Task, count: int) -> list[Proposal]:
+    iterative: ClassVar[bool] = False
+
+    def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return one plan."""
-        losses = next(iter(task.losses.values()))
-        return [task.proposal(greedy(task.costs, losses, task.free_bytes), "greedy")][:count]
+        return [task.proposal(greedy(task.costs, task.trusted, task.free_bytes), "greedy")][:count]

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tightfit.search.agents.base import Proposal, Task
+from tightfit.search.agents.base import History, Proposal, Task
 from tightfit.search.agents.uniform import formats, uniform_levels
 from tightfit.spaces import Space, WeightOption
 
@@ -53,7 +54,9 @@ ORDERS: dict[str, Callable[[Space], list[int]]] = {
 class Mix:
     """Two neighbouring widths of one format family, filled up to the budget in several orders."""
 
-    def propose(self, task: Task, count: int) -> list[Proposal]:
+    iterative: ClassVar[bool] = False
+
+    def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the mixes, those that use most of the budget first."""
         proposals: dict[str, Proposal] = {}
         for low, high in _pairs(task):

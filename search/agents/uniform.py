@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from tightfit.search.agents.base import Proposal, Task
+from tightfit.search.agents.base import History, Proposal, Task
 from tightfit.spaces import Decision, Space, WeightOption
 
 
@@ -12,7 +13,9 @@ from tightfit.spaces import Decision, Space, WeightOption
 class Uniform:
     """The largest uniform plans within the budget."""
 
-    def propose(self, task: Task, count: int) -> list[Proposal]:
+    iterative: ClassVar[bool] = False
+
+    def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the feasible uniform plans, the one that uses most of the budget first."""
         proposals: dict[str, Proposal] = {}
         for option in formats(task.space):

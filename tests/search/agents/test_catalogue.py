@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tightfit.search.agents import AGENTS, Task, get_agent
+from tightfit.search.agents import AGENTS, History, Task, get_agent
 from tightfit.spaces import InputError, WeightOption
 
 KINDS = {"uniform": "uniform", "mix": "mix"}
@@ -18,7 +18,7 @@ agents = pytest.mark.parametrize("name", AGENTS)
 
 @agents
 def test_every_proposal_keeps_the_budget_and_covers_every_decision(name: str, task: Task) -> None:
-    for proposal in get_agent(name).propose(task, 6):
+    for proposal in get_agent(name).propose(task, History(), 6):
         assert proposal.weight_bytes == task.space.weight_bytes(proposal.plan) <= task.limit
         assert proposal.levels == task.space.levels(proposal.plan)
         assert [decision for decision, _ in proposal.plan.choices] == [d.name for d in task.space.decisions]
@@ -28,7 +28,7 @@ def test_every_proposal_keeps_the_budget_and_covers_every_decision(name: str, ta
 
 @agents
 def test_sites_that_run_as_one_kernel_keep_one_option(name: str, task: Task) -> None:
-    for proposal in get_agent(name).propose(task, 6):
+    for proposal in get_agent(name).propose(task, History(), 6):
         options = task.space.site_options(proposal.plan)
         for _, modules in task.space.target.fused:
             for layer in range(task.space.geometry.layers):
@@ -40,7 +40,7 @@ def test_sites_that_run_as_one_kernel_keep_one_option(name: str, task: Task) -> 
 @agents
 def test_pinned_and_excluded_sites_stay_as_they_are(name: str, task_of: Callable[..., Task]) -> None:
     task = task_of("pinned", 0.4)
-    proposals = get_agent(name).propose(task, 6)
+    proposals = get_agent(name).propose(task, History(), 6)
     assert proposals
     for proposal in proposals:
         options = task.space.site_options(proposal.plan)
@@ -53,7 +53,7 @@ def test_pinned_and_excluded_sites_stay_as_they_are(name: str, task_of: Callable
 @agents
 def test_proposals_are_distinct_and_at_most_as_many_as_asked(name: str, task: Task) -> None:
     for count in (1, 3, 40):
-        digests = [proposal.plan.digest for proposal in get_agent(name).propose(task, count)]
+        digests = [proposal.plan.digest for proposal in get_agent(name).propose(task, History(), count)]
         assert len(set(digests)) == len(digests) <= count
 
 
@@ -61,21 +61,21 @@ def test_proposals_are_distinct_and_at_most_as_many_as_asked(name: str, task: Ta
 def test_the_same_task_gets_the_same_proposals_and_a_smaller_count_the_first_of_them(
     name: str, task: Task
 ) -> None:
-    proposals = get_agent(name).propose(task, 6)
-    assert get_agent(name).propose(task, 6) == proposals
-    assert get_agent(name).propose(task, 1) == proposals[:1]
+    proposals = get_agent(name).propose(task, History(), 6)
+    assert get_agent(name).propose(task, History(), 6) == proposals
+    assert get_agent(name).propose(task, History(), 1) == proposals[:1]
 
 
 @pytest.mark.parametrize("name", [name for name in AGENTS if name != "mix"])
 def test_whoever_needs_no_second_width_always_proposes_something(name: str, task: Task) -> None:
-    assert get_agent(name).propose(task, 1)
+    assert get_agent(name).propose(task, History(), 1)
 
 
 @agents
 def test_where_one_plan_fits_nothing_else_is_proposed(name: str, task_of: Callable[..., Task]) -> None:
     task = task_of("fused", 0)
     floor = (0,) * len(task.space.decisions)
-    assert {proposal.levels for proposal in get_agent(name).propose(task, 6)} <= {floor}
+    assert {proposal.levels for proposal in get_agent(name).propose(task, History(), 6)} <= {floor}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tightfit.search.agents import Task, get_agent
+from tightfit.search.agents import History, Task, get_agent
 from tightfit.search.agents.mix import ORDERS
 from tightfit.search.agents.uniform import uniform_levels
 from tightfit.spaces import WeightOption
@@ -20,7 +20,7 @@ def read_label(label: str) -> tuple[int, int, str]:
 
 
 def test_a_mix_uses_two_widths_and_no_upgrade_in_its_order_fits_any_more(task: Task) -> None:
-    for proposal in get_agent("mix").propose(task, 60):
+    for proposal in get_agent("mix").propose(task, History(), 60):
         low, high, order = read_label(proposal.label)
         assert order in ORDERS
         left = task.limit - proposal.weight_bytes
@@ -41,7 +41,7 @@ def test_a_mix_uses_two_widths_and_no_upgrade_in_its_order_fits_any_more(task: T
 def test_there_is_a_mix_for_every_order_between_two_uniform_plans(
     task_of: Callable[..., Task], share: float
 ) -> None:
-    proposals = get_agent("mix").propose(task_of("untied", share), 60)
+    proposals = get_agent("mix").propose(task_of("untied", share), History(), 60)
     pairs = {read_label(proposal.label)[:2] for proposal in proposals}
     assert len(pairs) == 1
     low, high = pairs.pop()
@@ -52,20 +52,20 @@ def test_there_is_a_mix_for_every_order_between_two_uniform_plans(
 
 
 def test_mixes_that_use_most_of_the_budget_come_first(task: Task) -> None:
-    sizes = [proposal.weight_bytes for proposal in get_agent("mix").propose(task, 60)]
+    sizes = [proposal.weight_bytes for proposal in get_agent("mix").propose(task, History(), 60)]
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_nothing_is_mixed_at_the_bytes_of_a_uniform_plan(task_of: Callable[..., Task]) -> None:
     space = task_of("untied", 0).space
     size = space.bytes_of(uniform_levels(space, WeightOption(4, 64, "integer")))
-    assert get_agent("mix").propose(task_of("untied", size), 60) == []
+    assert get_agent("mix").propose(task_of("untied", size), History(), 60) == []
 
 
 def test_plain_floats_continue_every_family(task_of: Callable[..., Task]) -> None:
     """Between uniform 6 bits and uniform 16 bits, what fills the budget is some matrices at 16."""
     task = task_of("conv1d", 0.7)
-    labels = [proposal.label for proposal in get_agent("mix").propose(task, 60)]
+    labels = [proposal.label for proposal in get_agent("mix").propose(task, History(), 60)]
     assert labels
     assert all(label.startswith("mix 6+16b, ") for label in labels)
 

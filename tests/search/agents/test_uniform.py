@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tightfit.search.agents import Task, get_agent
+from tightfit.search.agents import History, Task, get_agent
 from tightfit.search.agents.uniform import formats, nearest_level, uniform_levels
 from tightfit.spaces import Decision, WeightOption
 
@@ -56,7 +56,7 @@ def test_formats_are_what_free_decisions_offer_ascending_in_bits(task_of: Callab
 def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
     sizes = [task.space.bytes_of(uniform_levels(task.space, option)) for option in formats(task.space)]
     fitting = {size for size in sizes if size <= task.limit}
-    proposals = get_agent("uniform").propose(task, len(sizes))
+    proposals = get_agent("uniform").propose(task, History(), len(sizes))
     assert proposals[0].weight_bytes == max(fitting, default=task.space.floor)
     assert [p.weight_bytes for p in proposals] == sorted((p.weight_bytes for p in proposals), reverse=True)
     assert {p.weight_bytes for p in proposals} == (fitting or {task.space.floor})
@@ -65,7 +65,7 @@ def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
 def test_where_no_format_fits_everywhere_the_smallest_options_do(task_of: Callable[..., Task]) -> None:
     task = task_of("crossed", 0)
     assert all(task.space.bytes_of(uniform_levels(task.space, o)) > task.limit for o in formats(task.space))
-    (proposal,) = get_agent("uniform").propose(task, 6)
+    (proposal,) = get_agent("uniform").propose(task, History(), 6)
     assert proposal.levels == (0,) * len(task.space.decisions)
     assert proposal.kind == "uniform"
 
@@ -75,6 +75,6 @@ def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[...
     for option in formats(space):
         size = space.bytes_of(uniform_levels(space, option))
         best, less = task_of("untied", size), task_of("untied", max(size - 1, space.floor))
-        assert get_agent("uniform").propose(best, 1)[0].label == f"uniform {option.name}"
+        assert get_agent("uniform").propose(best, History(), 1)[0].label == f"uniform {option.name}"
         if size > space.floor:
-            assert get_agent("uniform").propose(less, 1)[0].weight_bytes < size
+            assert get_agent("uniform").propose(less, History(), 1)[0].weight_bytes < size
