@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from tightfit.spaces import Decision, Plan
 
-MeasureLoss = Callable[[Plan], tuple[float, float]]
-"""Measures a partial plan: (loss in nats per token, its standard error)."""
+MeasureLosses = Callable[[Sequence[Plan]], Sequence[tuple[float, float] | None]]
+"""Measures partial plans: (loss in nats per token, its standard error) each, None where that failed."""
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,12 @@ def choose_marginals(
 
 
 def measure_marginals(
-    decisions: Sequence[Decision],
-    pairs: Sequence[tuple[int, int]],
-    measure: MeasureLoss,
-    progress: Callable[[int, int], None],
+    decisions: Sequence[Decision], pairs: Sequence[tuple[int, int]], measure: MeasureLosses
 ) -> list[Marginal]:
-    """Measure the chosen pairs, in depth order."""
-    marginals = []
-    for done, (d, o) in enumerate(pairs, 1):
-        plan = Plan(((decisions[d].name, decisions[d].options[o].name),))
-        marginals.append(Marginal(d, o, *measure(plan)))
-        progress(done, len(pairs))
-    return marginals
+    """Measure the chosen pairs, in depth order; what cannot be measured is left out."""
+    plans = [Plan(((decisions[d].name, decisions[d].options[o].name),)) for d, o in pairs]
+    return [
+        Marginal(d, o, *loss)
+        for (d, o), loss in zip(pairs, measure(plans), strict=True)
+        if loss is not None
+    ]

@@ -2,57 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from tightfit.search.store import Store
 from tightfit.spaces import Plan, Space
+from tightfit.workers.crew import Alone, Crew, Job, Outcome
 from tightfit.workers.evaluator import Evaluator
-from tightfit.workers.measurement import Measurement
+from tightfit.workers.measurement import Failure, Measurement
 from tightfit.workers.text import Window
 
 SENSING = "sensing"
 """Split name of measurements that serve proxies; their windows are the first of ``selection``."""
+
+Tick = Callable[[int, int], None]
 
 
 @dataclass
 class Archive:
     """Measures plans, or finds that they were measured before under the same content key.
 
+    What comes back from a crew is stored as it arrives, so that a fault loses at most what was being
+    measured; it is returned in the order that was asked for, so that nothing depends on who was faster.
+
     Attributes:
         splits: windows by split.
-        made: measurements made by this process, and ``reused``: those found in the store.
-        tokens: tokens run forward by this process.
+        crew: measures; one evaluator in this process unless given.
+        made: measurements made for this process, and ``reused``: those found in the store.
+        tokens: tokens run forward for this process, backward passes charged as forward ones.
     """
 
     store: Store
     space: Space
     evaluator: Evaluator
     splits: Mapping[str, Sequence[Window]]
+    crew: Crew = field(init=False)
     made: int = 0
     reused: int = 0
     tokens: int = 0
 
-    def measure(self, plan: Plan, split: str, source: str, tokens: int | None = None) -> Measurement:
-        """Return the measurement of a plan on a split.
+    def __post_init__(self) -> None:
+        self.crew = Alone(self.evaluator, self.splits)
+
+    def measure(self, plan: Plan, split: str, source: str, tokens: int | None = None) -> Outcome:
+        """Return the measurement of a plan on a split, or why there is none; see :meth:`measure_all`."""
+        return self.measure_all([(plan, source)], split, tokens)[0]
+
+    def measure_all(
+        self,
+        plans: Sequence[tuple[Plan, str]],
+        split: str,
+        tokens: int | None = None,
+        tick: Tick = lambda done, total: None,
+    ) -> list[Outcome]:
+        """Measure plans on a split, side by side where the crew can.
 
         Args:
-            plan: may be partial: sites without a choice stay uncompressed.
+            plans: each with who proposed it, kept where it is new. A plan may be partial: sites
+                without a choice stay uncompressed.
             split: name of the split.
-            source: who proposed the plan, kept where it is new.
             tokens: use only the first windows that together score this number of tokens.
+            tick: called with (plans done, plans in all) after every plan; may raise to stop.
+
+        Returns:
+            What came of each plan, in the order of the plans.
         """
+        text = "selection" if split == SENSING else split
         windows = self.windows(split, tokens)
         protocol = self.evaluator.protocol(split, windows)
-        self.store.add_plan(plan, self._bytes(plan), source)
-        known = self.store.find_measurement(plan.digest, split, protocol)
-        if known is not None:
-            self.reused += 1
-            return known
-        measured = self.evaluator.measure(plan.digest, self.space.site_options(plan), split, windows)
-        self.made += 1
-        self.tokens += measured.tokens
-        return self.store.add_measurement(measured)
+        found: dict[str, Outcome] = {}
+        jobs: dict[str, Job] = {}
+        for plan, source in plans:
+            self.store.add_plan(plan, self._bytes(plan), source)
+            known = self._known(plan.digest, split, protocol)
+            if known is not None:
+                found[plan.digest] = known
+                self.reused += 1
+            elif plan.digest not in jobs:
+                options = self.space.site_options(plan)
+                jobs[plan.digest] = Job(plan.digest, options, split, text, len(windows))
+        waiting = list(jobs.values())
+        tick(len(found), len(plans))
+        for position, outcome in self.crew.run(waiting):
+            found[waiting[position].plan] = self._keep(outcome)
+            self.made += 1
+            self.tokens += sum(window.scored for window in windows)
+            tick(len(found), len(plans))
+        return [found[plan.digest] for plan, _ in plans]
+
+    def _known(self, plan: str, split: str, protocol: str) -> Outcome | None:
+        measured = self.store.find_measurement(plan, split, protocol)
+        return measured or self.store.find_failure(plan, split, protocol)
+
+    def _keep(self, outcome: Outcome) -> Outcome:
+        if isinstance(outcome, Measurement):
+            return self.store.add_measurement(outcome)
+        self.store.add_failure(outcome)
+        return outcome
 
     def windows(self, split: str, tokens: int | None = None) -> Sequence[Window]:
         """Return the windows of a split, or its first ones that together score a number of tokens."""
@@ -76,3 +122,8 @@ class Archive:
             else:
                 total += decision.weights * self.space.geometry.dtype_bytes
         return total
+
+
+def successes(outcomes: Sequence[Outcome]) -> list[Measurement]:
+    """Return the measurements among outcomes."""
+    return [outcome for outcome in outcomes if not isinstance(outcome, Failure)]

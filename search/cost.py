@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tightfit.search.agents import get_agent
 from tightfit.search.machine import physical_cores
 from tightfit.search.settings import Settings
 from tightfit.spaces import Space
@@ -34,7 +35,9 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
     """Estimate the cost of a run from its settings and a short matrix product on this machine."""
     from tightfit.proxies.prescreen import LABELS
 
-    sense, text, finalists = settings.sense, settings.text, settings.search.finalists
+    sense, text, search = settings.sense, settings.text, settings.search
+    finalists = search.finalists
+    learned = search.evaluations if any(get_agent(name).iterative for name in search.agents) else 0
     options = max(len(decision.options) for decision in space.decisions)
     tokens = {
         "prepare": text.calibration,
@@ -43,7 +46,7 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
         + sense.marginals * sense.marginal_tokens,
         "fit": sense.fit_plans * sense.fit_tokens,
         "certify": sense.certificate_plans * sense.fit_tokens,
-        "explore": (finalists + _BASELINES) * text.selection,
+        "explore": (finalists + _BASELINES + learned) * text.selection,
         "validate": (finalists + 4) * text.validation + 6 * text.holdout,
     }
     # The head multiplies every position too, so a tied embedding counts once as a matrix product.

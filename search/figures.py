@@ -6,46 +6,86 @@ Points carry the digest of their plan as ``customdata``, so that a click can be 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
 from tightfit.search.facts import PredictedPoint, ReliabilityPoint
 from tightfit.search.map_figures import plan_figure, sensitivity_figure
-from tightfit.search.palette import BUDGET, CHOSEN, INK, KINDS, PREDICTED, axis, layout, log_axis, plain, safe
+from tightfit.search.palette import (
+    BUDGET,
+    CHOSEN,
+    INK,
+    KINDS,
+    PREDICTED,
+    SELECTED,
+    axis,
+    layout,
+    log_axis,
+    plain,
+    safe,
+    see_through,
+)
 from tightfit.search.summary import PlanRow
 
-__all__ = ["front_figure", "plan_figure", "reliability_figure", "sensitivity_figure"]
+__all__ = ["Mark", "front_figure", "plan_figure", "reliability_figure", "sensitivity_figure"]
 
 MIB = 2**20
 LOSS = "KL(reference ‖ plan), nats/token"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A plan to point out in a figure, measured or not.
+
+    Attributes:
+        loss: measured if it was, predicted otherwise; nats per token.
+    """
+
+    digest: str
+    bytes: int
+    loss: float
 
 
 def front_figure(
     rows: Sequence[PlanRow],
     predicted: Sequence[PredictedPoint] = (),
     limit: int | None = None,
+    marked: Mark | None = None,
 ) -> go.Figure:
     """Draw loss against bytes: measured plans with error bars, the predicted front as a line.
 
-    Filled marks are on the measured front, hollow ones are dominated, the chosen plan is ringed.
-    The axes open on the measured plans; a double click shows everything.
+    Filled marks are on the measured front; dominated ones are hollow and faint, those above the budget
+    grey. Baselines are stars, the chosen plan is ringed. The axes open on the measured plans; a double
+    click shows everything.
 
     Args:
         rows: plans measured on the same tokens.
         predicted: the exact front over the loss model.
         limit: the budget in weight bytes.
+        marked: a plan that somebody is looking at.
     """
     figure = go.Figure()
     floor = _floor([row.measured.kl for row in rows] + [point.loss for point in predicted])
     if predicted:
         figure.add_trace(_predicted_trace(predicted, floor))
-    for kind, members in groupby(sorted(rows, key=_kind_rank), key=lambda row: row.kind):
-        figure.add_trace(_measured_trace(kind, list(members), floor))
+    # What matters most is drawn last, over the rest.
+    above = [row for row in rows if limit is not None and row.bytes > limit]
+    within = [row for row in rows if row not in above]
+    if above:
+        figure.add_trace(_above_trace(above, floor))
+    for dominated in (True, False):
+        for kind in KINDS:
+            members = [row for row in within if row.kind == kind and row.dominated == dominated]
+            if members:
+                figure.add_trace(_measured_trace(kind, members, floor, dominated))
     chosen = [row for row in rows if row.chosen]
     if chosen:
-        figure.add_trace(_ring(chosen[0], floor))
-    xs, ys = _window(rows, predicted, limit, floor)
+        figure.add_trace(_ring("chosen", CHOSEN, "circle-open", chosen[0].digest, *_place(chosen[0], floor)))
+    if marked:
+        x, y = marked.bytes / MIB, max(marked.loss, floor)
+        figure.add_trace(_ring("selected", SELECTED, "square-open", marked.digest, x, y))
+    xs, ys = _window(rows, predicted, limit, floor, marked)
     figure.update_layout(layout(480, showlegend=True))
     figure.update_xaxes(axis("weights, MiB", range=xs))
     figure.update_yaxes(log_axis(LOSS, *ys))
@@ -108,21 +148,39 @@ def _predicted_trace(points: Sequence[PredictedPoint], floor: float) -> go.Scatt
     )
 
 
-def _measured_trace(kind: str, rows: Sequence[PlanRow], floor: float) -> go.Scatter:
+def _measured_trace(kind: str, rows: Sequence[PlanRow], floor: float, dominated: bool) -> go.Scatter:
     colour, symbol, size, name = KINDS[kind]
-    losses = [max(row.measured.kl, floor) for row in rows]
+    faint = see_through(colour, 0.45) if dominated else colour
+    trace = _points(rows, floor, faint, f"{name}, dominated" if dominated else name)
+    symbols = f"{symbol}-open" if dominated else symbol
+    marker = {"color": faint, "size": size, "symbol": symbols, "line": {"width": 1.5, "color": faint}}
+    return trace.update(marker=marker)
+
+
+def _above_trace(rows: Sequence[PlanRow], floor: float) -> go.Scatter:
+    """Plans of every kind that the budget does not allow."""
+    faint = see_through(INK, 0.6)
+    styles = [KINDS[row.kind] for row in rows]
+    marker = {
+        "color": faint,
+        "size": [size for _, _, size, _ in styles],
+        "symbol": [
+            f"{symbol}-open" if row.dominated else symbol
+            for row, (_, symbol, _, _) in zip(rows, styles, strict=True)
+        ],
+        "line": {"width": 1.5, "color": faint},
+    }
+    return _points(rows, floor, faint, "above the budget").update(marker=marker)
+
+
+def _points(rows: Sequence[PlanRow], floor: float, colour: str, name: str) -> go.Scatter:
+    places = [_place(row, floor) for row in rows]
+    losses = [y for _, y in places]
     return go.Scatter(
-        x=[row.bytes / MIB for row in rows],
+        x=[x for x, _ in places],
         y=losses,
         mode="markers",
         name=name,
-        marker={
-            "color": colour,
-            "size": size,
-            "symbol": [f"{symbol}-open" if row.dominated else symbol for row in rows],
-            "opacity": [0.6 if row.dominated else 1.0 for row in rows],
-            "line": {"width": 1.5, "color": colour},
-        },
         error_y=_error_bars(losses, [row.kl_se for row in rows], colour),
         hovertext=[_measured_hover(row) for row in rows],
         hoverinfo="text",
@@ -130,15 +188,19 @@ def _measured_trace(kind: str, rows: Sequence[PlanRow], floor: float) -> go.Scat
     )
 
 
-def _ring(row: PlanRow, floor: float) -> go.Scatter:
+def _place(row: PlanRow, floor: float) -> tuple[float, float]:
+    return row.bytes / MIB, max(row.measured.kl, floor)
+
+
+def _ring(name: str, colour: str, symbol: str, digest: str, x: float, y: float) -> go.Scatter:
     return go.Scatter(
-        x=[row.bytes / MIB],
-        y=[max(row.measured.kl, floor)],
+        x=[x],
+        y=[y],
         mode="markers",
-        name="chosen",
-        marker={"symbol": "circle-open", "size": 22, "color": CHOSEN, "line": {"width": 3}},
+        name=name,
+        marker={"symbol": symbol, "size": 22, "color": colour, "line": {"width": 3}},
         hoverinfo="skip",
-        customdata=[row.digest],
+        customdata=[digest],
     )
 
 
@@ -158,11 +220,16 @@ def _mark_budget(figure: go.Figure, limit: int) -> None:
 
 
 def _window(
-    rows: Sequence[PlanRow], predicted: Sequence[PredictedPoint], limit: int | None, floor: float
+    rows: Sequence[PlanRow],
+    predicted: Sequence[PredictedPoint],
+    limit: int | None,
+    floor: float,
+    marked: Mark | None = None,
 ) -> tuple[list[float], tuple[float, float]]:
-    """Return the ranges of x (MiB) and y (nats per token) that hold the measured plans and the budget."""
+    """Return the ranges of x (MiB) and y (nats per token) that hold measured plans, budget and mark."""
     sizes = [row.bytes / MIB for row in rows] or [point.bytes / MIB for point in predicted]
     sizes += [limit / MIB] if limit is not None else []
+    sizes += [marked.bytes / MIB] if marked else []
     low, high = (min(sizes), max(sizes)) if sizes else (0.0, 1.0)
     margin = 0.06 * (high - low) or 0.02 * high
     left, right = low - margin, high + margin
@@ -170,6 +237,7 @@ def _window(
     losses = [row.measured.kl + se for row, se in zip(rows, spread, strict=True)]
     losses += [row.measured.kl - se for row, se in zip(rows, spread, strict=True)]
     losses += [point.loss for point in predicted if left <= point.bytes / MIB <= right]
+    losses += [marked.loss] if marked else []
     shown = [max(loss, floor) for loss in losses] or [floor]
     return [left, right], (0.8 * min(shown), 1.25 * max(shown))
 
@@ -217,7 +285,3 @@ def _size(size: int, effective_bits: float | None) -> str:
 def _floor(losses: Iterable[float]) -> float:
     """Where a logarithmic axis draws losses that are zero or, by noise, below: half the smallest other."""
     return 0.5 * min((loss for loss in losses if loss > 0), default=2e-4)
-
-
-def _kind_rank(row: PlanRow) -> int:
-    return list(KINDS).index(row.kind)

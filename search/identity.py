@@ -2,38 +2,90 @@
 
 Settings that name other inputs are refused before anything is loaded; what only loading can tell
 (weights, tokens, library versions) is refused right after. A folder whose run never got past loading
-belongs to nothing yet.
+belongs to nothing yet. Other settings may change between two starts of a run: measurements are kept
+wherever they still mean the same, everything drawn from them starts anew, and the run says so.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
-from tightfit.spaces import InputError
+from tightfit.spaces import InputError, Space
 
-_SETTINGS = ("model", "seed", "threads", "device", "target", "space", "text")
+# Measurements rest on these.
+_FIXED = ("model", "seed", "threads", "device", "target", "text")
+# These change nothing about what a run finds.
+_FREE = ("name", "runs", "workers", "limits")
 # What later stages write. It belongs to one budget, and another one starts without it.
-_OF_ONE_BUDGET = ("front", "solution", "predicted", "finalists", "result")
+_OF_ONE_BUDGET = ("front", "solution", "predicted", "finalists", "best", "result", "finished")
 _FITS_OF_ONE_BUDGET = ("link", "certificate_variance", "certificate_band")
+_ENDINGS = ("finalists", "result", "finished")
 
 
-def claim(store: Store, settings: Settings) -> None:
+def claim(store: Store, settings: Settings) -> list[str]:
     """Take over a run folder, or refuse it where its measurements are of other settings.
 
+    Returns:
+        What changed since the run was last started, in words, one line each.
+
     Raises:
-        InputError: the folder holds a run with another model, text, space, …; names the setting.
+        InputError: the folder holds a run with another model, text, seed, …; names the setting.
     """
     held, new = store.get("settings", {}), settings.to_dict()
-    for key in _SETTINGS if store.get("identity") else ():
-        before, now = _comparable(key, held.get(key)), _comparable(key, new.get(key))
-        if before != now:
+    changed = []
+    for key, before, now in _differences(held, new) if store.get("identity") else ():
+        section = key.partition(".")[0]
+        if section in _FIXED:
             _refuse(store, key, before, now)
+        if section not in _FREE:
+            changed.append(f"{key} is now {_brief(now)} (it was {_brief(before)})")
+    if any(line.startswith(("budget.", "search.mode ", "space.")) for line in changed):
+        store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
+        changed.append("measurements are kept; loss model, front and proposals start anew")
+    elif changed:
+        store.forget(_ENDINGS, ())
+        changed.append("measurements and proposals are kept")
     store.put("settings", new)
+    return changed
+
+
+def is_finished(store: Store, settings: Settings) -> bool:
+    """Whether the run has come to its end under these very settings, free ones left out."""
+    return bool(store.get("finished") == _essence(settings))
+
+
+def set_finished(store: Store, settings: Settings) -> None:
+    """Record that the run has come to its end."""
+    store.put("finished", _essence(settings))
+
+
+def _essence(settings: Settings) -> dict[str, Any]:
+    return {key: value for key, value in settings.to_dict().items() if key not in _FREE}
+
+
+def check_inputs(store: Store, settings: Settings) -> None:
+    """Check that model and text are still the ones that a run was made with, without loading the model.
+
+    Raises:
+        InputError: they are not, or are gone.
+    """
+    from tightfit.workers.models import digest_folder
+    from tightfit.workers.sources import resolve_folder
+    from tightfit.workers.text import load_text
+
+    held = store.get("identity", {})
+    now = {
+        "model digest": digest_folder(resolve_folder(settings.model)),
+        "text": load_text(settings.text.source, settings.text.dataset).digest,
+    }
+    for key, value in now.items():
+        if held.get(key) != value:
+            _refuse(store, key, held.get(key), value)
 
 
 def identify(store: Store, facts: Mapping[str, Any]) -> None:
@@ -53,12 +105,57 @@ def identify(store: Store, facts: Mapping[str, Any]) -> None:
     store.put("identity", dict(facts))
 
 
+def set_space(store: Store, space: Space) -> str | None:
+    """Record the space; where the store holds one with other options, keep what still means the same.
+
+    Returns:
+        What that changes, in words, or None where nothing does.
+
+    Raises:
+        InputError: the store holds a run over other decisions.
+    """
+    held = store.decisions()
+    if not held or held == space.decisions:
+        store.add_space(space)
+        return None
+    if [(d.name, d.sites) for d in held] != [(d.name, d.sites) for d in space.decisions]:
+        raise InputError(
+            f"{store.path.parent} holds a run whose decisions govern other matrices: "
+            "give this run another name, or delete that folder."
+        )
+    offered = {d.name: {option.name for option in d.options} for d in space.decisions}
+    measured = {m.plan for m in store.measurements()}
+    plans = [stored.plan for digest, stored in store.plans().items() if digest in measured]
+    kept = sum(all(option in offered[name] for name, option in plan.choices) for plan in plans)
+    store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
+    store.replace_options(space)
+    return (
+        f"the options on offer have changed: {kept} of {len(plans)} measured plans are still possible and "
+        "keep their measurements; scores, loss model and proposals start anew"
+    )
+
+
 def set_budget(store: Store, limit: int, text: str) -> None:
     """Record the budget; results of another one are taken out, measurements and scores stay."""
     held = store.get("budget")
     if held and held["limit"] != limit:
-        store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET)
+        store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
     store.put("budget", {"limit": limit, "text": text})
+
+
+def _differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (dotted key, old value, new value) of every setting that differs.
+
+    Keys that the older settings do not have are new in this version and stand at their defaults there.
+    """
+    for key, value in now.items():
+        old = before.get(key, value)
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and key not in ("only", "pin"):
+            yield from _differences(old, value, f"{prefix}{key}.")
+        elif _comparable(f"{prefix}{key}", old) != _comparable(f"{prefix}{key}", value):
+            yield f"{prefix}{key}", old, value
 
 
 def _refuse(store: Store, what: str, before: object, now: object) -> None:

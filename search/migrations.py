@@ -14,7 +14,7 @@ from tightfit.spaces.errors import InputError
 APPLICATION_ID = 0x54464954
 """``TFIT`` in ASCII: SQLite's own mark in the file header for whose database this is."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Number of migrations; a file's own number is its ``user_version``."""
 
 MIGRATIONS = Migrations("tightfit")
@@ -24,6 +24,12 @@ MIGRATIONS = Migrations("tightfit")
 def m001_first_tables(db: Database) -> None:
     """Create the tables of design version 1."""
     db.executescript(_FIRST_TABLES)
+
+
+@MIGRATIONS()
+def m002_trials_and_failures(db: Database) -> None:
+    """Keep what every agent proposed, in order, and which plans cannot be measured."""
+    db.executescript(_TRIALS_AND_FAILURES)
 
 
 def check_version(db: Database, path: object) -> None:
@@ -150,5 +156,28 @@ CREATE TABLE event (
     stage TEXT NOT NULL,
     kind TEXT NOT NULL,
     data TEXT NOT NULL
+) STRICT;
+"""
+
+_TRIALS_AND_FAILURES = """
+CREATE TABLE trial (
+    agent TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    plan TEXT NOT NULL REFERENCES plan (digest),
+    label TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    note TEXT NOT NULL,
+    PRIMARY KEY (agent, round, position)
+) STRICT;
+
+CREATE TABLE failure (
+    plan TEXT NOT NULL REFERENCES plan (digest),
+    split TEXT NOT NULL,
+    protocol TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    created REAL NOT NULL,
+    PRIMARY KEY (plan, split, protocol)
 ) STRICT;
 """

@@ -18,10 +18,11 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, s
 CHOSEN = "#D55E00"
 PREDICTED = "#56B4E9"
 BUDGET = "#CC79A7"
+SELECTED = "#7F5AF0"
 KINDS = {
     "searched": ("#0072B2", "circle", 9, "searched"),
     "uniform": ("#E69F00", "star", 13, "uniform"),
-    "mix": ("#009E73", "diamond", 10, "two-width mix"),
+    "mix": ("#009E73", "hexagram", 12, "two-width mix"),
 }
 """Per kind of plan: colour, symbol, size in pixels, name in the legend."""
 
@@ -105,6 +106,12 @@ def plain(value: float) -> str:
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def see_through(colour: str, alpha: float) -> str:
+    """Return a colour written as ``#rrggbb`` with some opacity, 0 to 1."""
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red}, {green}, {blue}, {alpha})"
 
 
 def safe(text: str) -> str:

@@ -23,14 +23,22 @@ class Progress:
     Args:
         stream: where to write; standard error unless given, so that output can be piped.
         clock: gives the time in seconds.
+        checkpoint: called at every step; may raise to stop the run, or wait and return the seconds
+            that it waited, which are not booked.
 
     Attributes:
         seconds: time spent so far, by stage.
     """
 
-    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        checkpoint: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._stream = stream or sys.stderr
         self._clock = clock
+        self.checkpoint = checkpoint
         self.seconds: dict[str, float] = {}
 
     @contextmanager
@@ -43,10 +51,12 @@ class Progress:
         """
         start = shown = self._clock()
         last = (0, 0)
+        start += self.checkpoint()
 
         def tick(done: int, total: int) -> None:
-            nonlocal shown, last
+            nonlocal start, shown, last
             last = (done, total)
+            start += self.checkpoint()
             now = self._clock()
             interval = 0.2 if self._stream.isatty() else _QUIET_INTERVAL
             if now - shown < interval or done >= total:

@@ -55,6 +55,19 @@ class StoredPlan:
 
 
 @dataclass(frozen=True)
+class StoredTrial:
+    """A proposal of an agent: in which of its turns and at which place of it, and with what note."""
+
+    agent: str
+    round: int
+    position: int
+    plan: str
+    label: str
+    kind: str
+    note: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened in a run, at a Unix time in seconds."""
 

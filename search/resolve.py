@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tightfit.exporters import Shipment
 from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.settings import Settings
 from tightfit.search.solvers import Solution, solve
@@ -77,11 +78,11 @@ def stored_plan(store: Store, digest: str | None) -> Plan:
         InputError: no whole plan, or more than one, has such a digest; or the run has not come to a plan yet.
     """
     if digest is None:
-        result, solution = store.get("result"), store.get("solution")
-        if result is None and solution is None:
+        result, so_far = store.get("result"), store.get("best") or store.get("solution")
+        if result is None and so_far is None:
             raise InputError(f"{store.path} has no plan yet: let the search get past its solve stage.")
-        # Before the end, the solver's plan is the best so far.
-        digest = str(result["offered"] if result else solution["digest"])
+        # Before the end it is the best measured so far, and before anything is measured the solver's.
+        digest = str(result["offered"] if result else so_far["digest"])
     # Single options that were measured alone are stored as plans too, but nobody can carry them out.
     decisions = len(store.decisions())
     whole = [stored.plan for stored in store.plans().values() if len(stored.plan.choices) == decisions]
@@ -127,3 +128,15 @@ def resolve(store: Store, budget: Budget) -> Resolved:
     measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)
     loss = float(model.predict(np.array([solution.levels]))[0])
     return Resolved(plan, weight_bytes, space.effective_bits(weight_bytes), loss, solution, measured)
+
+
+def stored_shipment(store: Store, plan: Plan) -> Shipment:
+    """Return a plan of a run on its way to an exporter.
+
+    Raises:
+        InputError: the run stopped before it wrote its model or its space.
+    """
+    model = store.get("model")
+    if model is None:
+        raise InputError(f"{store.path} does not say of which model yet: run the search first.")
+    return Shipment(stored_space(store), plan, {key: model[key] for key in ("name", "digest", "family")})

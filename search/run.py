@@ -6,9 +6,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tightfit.search import control
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
-from tightfit.search.identity import claim, set_budget
+from tightfit.search.identity import (
+    check_inputs,
+    claim,
+    is_finished,
+    set_budget,
+    set_finished,
+    set_space,
+)
 from tightfit.search.inspection import Inspection, inspect_settings
 from tightfit.search.machine import peak_memory
 from tightfit.search.progress import Progress
@@ -32,8 +40,8 @@ def run_search(
 ) -> Path:
     """Search for the best plan within the budget and write it, with its report, into the run's folder.
 
-    A folder that holds an earlier run with the same settings is continued: nothing that was measured
-    is measured again.
+    A folder that holds an earlier run is continued: nothing that was measured is measured again, and a
+    run that has come to its end just shows its result.
 
     Args:
         settings: what to search.
@@ -45,8 +53,10 @@ def run_search(
         The run's folder.
 
     Raises:
-        InputError: model, text or space cannot be used, or the folder holds a run of other settings.
+        InputError: model, text or space cannot be used, the folder holds a run of other settings, or
+            another process is working on it.
         InfeasibleError: the budget is below the floor of the space.
+        StoppedError: somebody asked the run to stop; what it has measured is kept.
     """
     inspection = inspect_settings(settings)
     _check_sequence(settings, inspection.space.geometry)
@@ -59,42 +69,69 @@ def run_search(
     folder = Path(settings.runs) / settings.name
     if dry:
         return folder
+    progress = progress or Progress()
+    progress.checkpoint = lambda: control.check(folder, say)
+    with control.holding(folder), Store.open(folder / RUN_FILE) as store:
+        for line in claim(store, settings):
+            say(f"settings: {line}")
+        if is_finished(store, settings):
+            check_inputs(store, settings)
+            say("this run is finished; its result:\n")
+            say(render(summarize(store)))
+            return folder
+        _describe(store, inspection, say)
+        store.put("cost", cost.to_dict())
+        store.add_event("prepare", "started")
+        try:
+            _work(settings, store, inspection, progress, say)
+        except (control.StoppedError, KeyboardInterrupt):
+            _leave(store, folder, say)
+            raise
+        _finish(store, settings, folder, say)
+    return folder
+
+
+def _work(settings: Settings, store: Store, inspection: Inspection, progress: Progress, say: Say) -> None:
+    """Go through all stages."""
     # Imported here, since it brings torch with it.
     from tightfit.search import stages
 
-    with Store.open(folder / RUN_FILE) as store:
-        claim(store, settings)
-        _describe(store, inspection)
-        store.put("cost", cost.to_dict())
-        progress = progress or Progress()
-        bench = stages.prepare(settings, store, inspection.space, inspection.limit, folder, progress)
-        for line in shortfalls(summarize(store)):
-            say(f"text: {line}")
-        _search(bench, store, say)
-        _account(store, bench)
-        _finish(store, folder, say)
-    return folder
+    folder = store.path.parent
+    bench = stages.prepare(settings, store, inspection.space, inspection.limit, folder, progress)
+    for line in shortfalls(summarize(store)):
+        say(f"text: {line}")
+    try:
+        with stages.whole_run_crew(bench):
+            _search(bench, store, say)
+    finally:
+        bench.book()
+    store.put("peak_memory", peak_memory())
 
 
 def _search(bench: Bench, store: Store, say: Say) -> None:
     from tightfit.search import stages
 
-    store.add_event("sense", "started")
+    _begin(bench, "sense")
     sensed = stages.sense(bench)
-    store.add_event("fit", "started")
+    _begin(bench, "fit")
     fitted = stages.fit(bench, sensed)
     model = fitted.fit.model
     task = stages.make_task(bench, sensed, model)
-    store.add_event("solve", "started")
+    _begin(bench, "solve")
     stages.solve_task(bench, task, model)
     say("\n" + predicted_table(summarize(store)) + "\n")
-    store.add_event("certify", "started")
+    _begin(bench, "certify")
     for line in stages.certify(bench, sensed, fitted):
         say(line)
-    store.add_event("explore", "started")
+    _begin(bench, "explore")
     candidates = stages.explore(bench, task, model)
-    store.add_event("validate", "started")
+    _begin(bench, "validate")
     stages.validate(bench, candidates)
+
+
+def _begin(bench: Bench, stage: str) -> None:
+    bench.book()
+    bench.store.add_event(stage, "started")
 
 
 def _check_sequence(settings: Settings, geometry: Geometry) -> None:
@@ -104,17 +141,6 @@ def _check_sequence(settings: Settings, geometry: Geometry) -> None:
             f"text.sequence: windows of {settings.text.sequence} tokens are longer than the longest "
             f"context of {settings.model}, {geometry.max_context}."
         )
-
-
-def _account(store: Store, bench: Bench) -> None:
-    """Add what this process spent to what earlier ones did."""
-    spent = store.get("timing", {})
-    seconds = {name: round(spent.get(name, 0.0) + s, 2) for name, s in bench.progress.seconds.items()}
-    store.put("timing", {**spent, **seconds})
-    store.put("peak_memory", peak_memory())
-    archive = bench.archive
-    work = {"measured": archive.made, "reused": archive.reused, "tokens": archive.tokens}
-    store.add_event("report", "work", work)
 
 
 def _header(settings: Settings, inspection: Inspection) -> str:
@@ -128,8 +154,10 @@ def _header(settings: Settings, inspection: Inspection) -> str:
     return "\n".join(lines)
 
 
-def _describe(store: Store, inspection: Inspection) -> None:
-    store.add_space(inspection.space)
+def _describe(store: Store, inspection: Inspection, say: Say) -> None:
+    changed = set_space(store, inspection.space)
+    if changed:
+        say(f"space: {changed}")
     facts = SpaceFacts.of(inspection.space)
     store.put(
         "space",
@@ -148,13 +176,25 @@ def _describe(store: Store, inspection: Inspection) -> None:
     set_budget(store, inspection.limit, inspection.budget_text)
 
 
-def _finish(store: Store, folder: Path, say: Say) -> None:
+def _leave(store: Store, folder: Path, say: Say) -> None:
+    """Show how far the run has come; the best plan so far is in the store already."""
+    from tightfit.search.report import write_report
+
+    store.add_event("report", "stopped")
+    summary = summarize(store)
+    if summary.front:
+        say("\n" + front_table(summary))
+    write_report(store, folder / REPORT_FILE)
+
+
+def _finish(store: Store, settings: Settings, folder: Path, say: Say) -> None:
     from tightfit.search.report import write_report
 
     store.add_event("report", "finished")
     summary = summarize(store)
     say(render(summary))
     write_report(store, folder / REPORT_FILE)
+    set_finished(store, settings)
     say(f"\nreport: {folder / REPORT_FILE}")
 
 

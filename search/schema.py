@@ -18,6 +18,8 @@ from tightfit.spaces import suggest
 
 Schema = dict[str, Any]
 
+_FORMATS: dict[str | None, str] = {"size": "a size", "duration": "a duration"}
+
 
 def schema_of(model: type[BaseModel], title: str) -> Schema:
     """Return the JSON schema (draft 2020-12) of a settings model, written as one tree."""
@@ -88,7 +90,7 @@ def describe(node: Schema) -> str:
         case "boolean":
             return "true or false"
         case "string":
-            return f"{'a size' if node.get('format') == 'size' else 'text'} such as {node['examples'][0]}"
+            return f"{_FORMATS.get(node.get('format'), 'text')} such as {node['examples'][0]}"
         case "array":
             kind = "a non-empty list" if node.get("minItems") else "a list"
             return f"{kind}, each item {describe(node['items'])}"

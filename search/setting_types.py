@@ -33,6 +33,8 @@ from tightfit.spaces import (
 T = TypeVar("T")
 
 _MAX_SIZE = 2**63 - 1  # the largest integer that SQLite stores
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h)\s*")
+_SECONDS = {"s": 1, "min": 60, "h": 3600}
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -107,10 +109,28 @@ def _option_name(value: str) -> str:
     return WeightOption.from_name(value).name
 
 
+def _duration(value: Any) -> float:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 40 else None
+    if match is None:
+        raise InputError(
+            f"{shown(value)} is not a duration: write a number and a unit, such as 20min (s, min, h)."
+        )
+    seconds = float(match[1]) * _SECONDS[match[2]]
+    if not 0 < seconds < 1e9:
+        raise InputError(f"{value!r} is not a duration above zero and below 30 years.")
+    return seconds
+
+
 def _target_name(value: str) -> str:
     return get_target(value).name
 
 
+_DURATION_SCHEMA = {
+    "type": "string",
+    "format": "duration",
+    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(s|min|h)\s*$",
+    "examples": ["90s", "20min", "2h"],
+}
 _SIZE_SCHEMA = {
     "type": "string",
     "format": "size",
@@ -131,6 +151,14 @@ Size = Annotated[
     WithJsonSchema(_SIZE_SCHEMA),
 ]
 """Bytes, written with a unit."""
+
+Duration = Annotated[
+    float,
+    BeforeValidator(refusing(_duration)),
+    PlainSerializer(lambda seconds: f"{seconds:g}s", return_type=str),
+    WithJsonSchema(_DURATION_SCHEMA),
+]
+"""Seconds, written with a unit."""
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
 """A number of tokens or of measurements."""

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from tightfit.search.agents import AGENTS
 from tightfit.search.overrides import apply_override
 from tightfit.search.schema import Schema, problems_of, schema_of
 from tightfit.search.setting_types import (
     AgentList,
     BitsList,
     Count,
+    Duration,
     GroupList,
     OptionName,
     Pattern,
@@ -168,10 +168,29 @@ class SenseSettings(Section):
 class SearchSettings(Section):
     """Who proposes plans."""
 
-    agents: AgentList = tuple(AGENTS)
+    agents: AgentList = ("uniform", "mix", "greedy", "exact")
     """Agents that propose plans; `uniform` and `mix` are in the race even where they are not listed."""
+    mode: Literal["budget", "front"] = "budget"
+    """Whether agents seek the best plan of the budget, or good plans of every size up to it."""
+    evaluations: Annotated[int, Field(ge=0, le=10**6)] = 64
+    """Most plans that agents which learn from measurements may measure, all of them together."""
+    batch: Annotated[int, Field(ge=1, le=1024)] = 8
+    """Plans that such an agent proposes at a time."""
+    time: Duration | None = None
+    """Time of the whole run after which no agent is asked for further plans."""
     finalists: Annotated[int, Field(ge=1, le=64)] = 6
     """Best plans that are measured on the validation text."""
+
+
+class WorkerSettings(Section):
+    """Processes that measure plans side by side, started through Ray; losses do not depend on them."""
+
+    count: Annotated[int, Field(ge=0, le=4096)] | None = None
+    """Workers for the whole run; null is none, or with `address` as many as the cluster has CPUs."""
+    validation: Annotated[int, Field(ge=0, le=4096)] | None = None
+    """Workers for the last stage where `count` is none; null is one per physical core."""
+    address: Annotated[Text, Field(examples=["auto"])] | None = None
+    """A running Ray cluster to use: `auto` or host:port; null starts one on this machine alone."""
 
 
 class LimitSettings(Section):
@@ -206,6 +225,8 @@ class Settings(Section):
     """What is measured before solving."""
     search: SearchSettings = Field(default_factory=SearchSettings)
     """Who proposes plans."""
+    workers: WorkerSettings = Field(default_factory=WorkerSettings)
+    """Processes that measure plans side by side."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
     """Limits on what the search itself uses."""
     runs: Annotated[Text, Field(examples=["runs"])] = "runs"

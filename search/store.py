@@ -19,9 +19,18 @@ from sqlite_utils import Database
 from sqlite_utils.db import Table
 
 from tightfit.search.connection import Mode, connect, reading, writing
-from tightfit.search.records import Event, Score, Site, StoredPlan, check_finite, encode, measurement_record
+from tightfit.search.records import (
+    Event,
+    Score,
+    Site,
+    StoredPlan,
+    StoredTrial,
+    check_finite,
+    encode,
+    measurement_record,
+)
 from tightfit.spaces import Decision, InputError, Plan, Space, WeightOption
-from tightfit.workers.measurement import DocumentLoss, Measurement
+from tightfit.workers.measurement import DocumentLoss, Failure, Measurement
 
 RUN_FILE = "run.db"
 """Name of the store inside a run's folder."""
@@ -90,9 +99,11 @@ class Store:
         rows = self._rows("SELECT value FROM run WHERE key = ?", [key])
         return json.loads(rows[0]["value"]) if rows else default
 
-    def forget(self, keys: Iterable[str], fits: Iterable[str]) -> None:
-        """Remove values of the run and fits together, so that nobody meets one without the other."""
+    def forget(self, keys: Iterable[str], fits: Iterable[str], *, trials: bool = False) -> None:
+        """Remove values of the run, fits and perhaps all trials: nobody meets one without the others."""
         with writing(self._db):
+            if trials:
+                self._db.execute("DELETE FROM trial")
             for key in keys:
                 self._db.execute("DELETE FROM run WHERE key = ?", [key])
             for name in fits:
@@ -116,14 +127,16 @@ class Store:
             Site(x.site, x.layer, x.module, x.rows, x.cols, x.tied_to, owner[x.site])
             for x in space.geometry.linears
         ]
-        options = [
-            {"decision": decision.name, "position": position, "name": option.name, "bytes": cost}
-            for decision in space.decisions
-            for position, (option, cost) in enumerate(zip(decision.options, decision.costs, strict=True))
-        ]
         with writing(self._db):
             self._table("site").insert_all({"position": i, **asdict(site)} for i, site in enumerate(sites))
-            self._table("option").insert_all(options)
+            self._table("option").insert_all(_option_rows(space))
+
+    def replace_options(self, space: Space) -> None:
+        """Store other options of the same decisions; scores of the old ones are removed."""
+        with writing(self._db):
+            self._db.execute("DELETE FROM score")
+            self._db.execute("DELETE FROM option")
+            self._table("option").insert_all(_option_rows(space))
 
     def sites(self) -> list[Site]:
         """Return the sites in depth order."""
@@ -263,6 +276,43 @@ class Store:
             for row in rows
         ]
 
+    def add_failure(self, failure: Failure) -> None:
+        """Store that a stored plan cannot be measured; again does nothing."""
+        record = {**asdict(failure), "created": time.time()}
+        with writing(self._db):
+            self._table("failure").insert(record, ignore=True)
+
+    def find_failure(self, plan: str, split: str, protocol: str) -> Failure | None:
+        """Return why a plan cannot be measured under exactly this protocol, if it cannot."""
+        found = self._failures("plan = ? AND split = ? AND protocol = ?", [plan, split, protocol])
+        return found[0] if found else None
+
+    def failures(self) -> list[Failure]:
+        """Return every plan that could not be measured, oldest first."""
+        return self._failures("1", [])
+
+    def _failures(self, where: str, parameters: list[str]) -> list[Failure]:
+        if "failure" not in self._db.table_names():  # a reader of a file from before there were any
+            return []
+        columns = "plan, split, protocol, kind, reason"
+        rows = self._rows(f"SELECT {columns} FROM failure WHERE {where} ORDER BY rowid", parameters)
+        return [Failure(**row) for row in rows]
+
+    # Trials
+
+    def add_trials(self, trials: Iterable[StoredTrial]) -> None:
+        """Store what an agent proposed in one turn, all of it or nothing; the plans are stored already."""
+        rows = [{**asdict(trial), "note": encode(trial.note)} for trial in trials]
+        with writing(self._db):
+            self._table("trial").insert_all(rows)
+
+    def trials(self) -> list[StoredTrial]:
+        """Return what agents proposed, oldest first."""
+        if "trial" not in self._db.table_names():  # a reader of a file from before there were any
+            return []
+        rows = self._rows("SELECT * FROM trial ORDER BY rowid")
+        return [StoredTrial(**{**row, "note": json.loads(row["note"])}) for row in rows]
+
     # Fits and events
 
     def add_fit(self, name: str, data: Mapping[str, Any]) -> None:
@@ -294,6 +344,14 @@ class Store:
         """Return the events with an id above ``after``, oldest first."""
         rows = self._rows("SELECT * FROM event WHERE id > ? ORDER BY id", [after])
         return [Event(**{**row, "data": json.loads(row["data"])}) for row in rows]
+
+
+def _option_rows(space: Space) -> list[dict[str, Any]]:
+    return [
+        {"decision": decision.name, "position": position, "name": option.name, "bytes": cost}
+        for decision in space.decisions
+        for position, (option, cost) in enumerate(zip(decision.options, decision.costs, strict=True))
+    ]
 
 
 def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]]) -> Decision:

@@ -160,7 +160,8 @@ def _summarize(store: Store) -> Summary:
     points = [point for data in store.get("front", []) if (point := PredictedPoint.read(data))]
     plans, sites, decisions = store.plans(), store.sites(), store.decisions()
     budget, cost, events = store.get("budget", {}), store.get("cost", {}), store.events()
-    final = plans.get(_final_digest(result, solution))
+    so_far = store.get("best", {}).get("digest") or (solution.digest if solution else None)
+    final = plans.get((result.final if result else None) or so_far or "")
     predictions = {**_predictions(points, solution), **store.get("predicted", {})}
     rows = _Rows(plans, space, result, predictions, store.get("baselines", []))
     variance, band = store.get_fit("certificate_variance"), store.get_fit("certificate_band")
@@ -190,11 +191,6 @@ def _summarize(store: Store) -> Summary:
         sensing=store.get_fit("sensing"),
         reliability=_reliability(variance, band),
     )
-
-
-def _final_digest(result: Result | None, solution: SolutionFacts | None) -> str:
-    """Digest of the plan to use, or before that is known of the solver's."""
-    return (result.final if result else None) or (solution.digest if solution else None) or ""
 
 
 def _predictions(points: Iterable[PredictedPoint], solution: SolutionFacts | None) -> dict[str, float]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 from tightfit.spaces import WeightOption
 from tightfit.workers.evaluator import Evaluator
-from tightfit.workers.measurement import Measurement, fault
+from tightfit.workers.measurement import Failure, FailureKind, Measurement, fault
 from tightfit.workers.text import Window
-
-FailureKind = Literal["not finite", "error", "died"]
 
 
 @dataclass(frozen=True)
@@ -33,24 +31,9 @@ class Job:
     windows: int
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A plan that could not be measured, for good: it is not tried again.
-
-    Attributes:
-        plan, split, protocol: as of the measurement that it stands for.
-        kind: the loss was not finite, the evaluator raised an error, or its process died of it.
-        reason: one sentence.
-    """
-
-    plan: str
-    split: str
-    protocol: str
-    kind: FailureKind
-    reason: str
-
-
 Outcome = Measurement | Failure
+
+__all__ = ["Alone", "Crew", "Failure", "FailureKind", "Job", "Outcome", "measure"]
 
 
 class Crew(Protocol):

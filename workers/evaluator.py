@@ -167,7 +167,7 @@ class Evaluator:
         self._applied = dict(options)
 
     def _reference(self, windows: Sequence[Window]) -> list[Path]:
-        """Return where the predictions of the uncompressed model are kept, by window, computing what is missing."""
+        """Return where the predictions of the uncompressed model are kept, by window, made if missing."""
         paths = [self._folder / f"{self.key({'window': digest_windows([w])})}.safetensors" for w in windows]
         missing = [(w, path) for w, path in zip(windows, paths, strict=True) if not path.exists()]
         if missing:

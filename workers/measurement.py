@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -94,6 +94,26 @@ class Measurement:
         """Read a measurement from plain data."""
         documents = tuple(DocumentLoss(**row) for row in data["documents"])
         return cls(**{**data, "documents": documents})
+
+
+FailureKind = Literal["not finite", "error", "died"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A plan that could not be measured, for good: it is not tried again.
+
+    Attributes:
+        plan, split, protocol: as of the measurement that it stands for.
+        kind: the loss was not finite, the evaluator raised an error, or its process died of it.
+        reason: one sentence.
+    """
+
+    plan: str
+    split: str
+    protocol: str
+    kind: FailureKind
+    reason: str
 
 
 def fault(measurement: Measurement) -> str | None:

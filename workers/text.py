@@ -52,6 +52,14 @@ class Text:
         return iter(self.documents)
 
     @property
+    def digest(self) -> str:
+        """SHA-256 of the names and texts of all documents."""
+        content = hashlib.sha256()
+        for document in self.documents:
+            content.update(document.id.encode() + b"\0" + document.text.encode() + b"\0")
+        return content.hexdigest()
+
+    @property
     def removed_share(self) -> float:
         """Share of the text that was dropped as repeated."""
         return self.removed / self.characters if self.characters else 0.0

@@ -16,6 +16,13 @@ AGENTS: dict[str, str] = {
     "mix": "tightfit.search.agents.mix:Mix",
     "greedy": "tightfit.search.agents.greedy:Greedy",
     "exact": "tightfit.search.agents.exact:Exact",
+    "evolution": "tightfit.search.agents.evolution:Evolution",
+    "optuna:tpe": "tightfit.search.agents.optuna_agents:tpe",
+    "optuna:nsga2": "tightfit.search.agents.optuna_agents:nsga2",
+    "optuna:nsga3": "tightfit.search.agents.optuna_agents:nsga3",
+    "optuna:gp": "tightfit.search.agents.optuna_agents:gp",
+    "optuna:cmaes": "tightfit.search.agents.optuna_agents:cmaes",
+    "optuna:qmc": "tightfit.search.agents.optuna_agents:qmc",
 }
 """Name in ``search.yaml`` → module and class, imported when asked for."""
 

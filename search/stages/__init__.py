@@ -6,6 +6,7 @@ and judges it on holdout text. A stage is a function of the :class:`Bench` and o
 before it returned; what people see of it, it writes into the store.
 """
 
+from tightfit.search.stages.crews import whole_run_crew
 from tightfit.search.stages.explore import Candidate, explore
 from tightfit.search.stages.fit import certify, fit
 from tightfit.search.stages.prepare import Bench, prepare
@@ -25,4 +26,5 @@ __all__ = [
     "sense",
     "solve_task",
     "validate",
+    "whole_run_crew",
 ]

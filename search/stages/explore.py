@@ -1,14 +1,23 @@
-"""Explore: let every agent propose plans, and measure them on the selection text."""
+"""Explore: let every agent propose plans, and measure them on the selection text.
+
+Agents that need no measurements propose once. The others take turns, a batch at a time, until they have
+used up the evaluations or the time of the run, or have nothing new to propose. What was proposed is
+stored before it is measured, and an agent knows nothing but this history: a run that is killed goes on
+where it was, with the same plans.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tightfit.proxies.additive import LinkAdditive
-from tightfit.search.agents import Proposal, Task, get_agent
+from tightfit.search.agents import Agent, History, Proposal, Task, get_agent
 from tightfit.search.stages.prepare import Bench
+from tightfit.search.trials import read_history, record
+from tightfit.spaces import InfeasibleError
 from tightfit.workers.measurement import Measurement
 
 # Agents that propose baselines.
@@ -26,38 +35,103 @@ class Candidate:
 
 
 def explore(bench: Bench, task: Task, model: LinkAdditive) -> list[Candidate]:
-    """Return every proposal, measured, the best first. Uniform plans always take part."""
-    proposals = _proposals(bench, task, model)
-    known = {row["digest"]: row for row in bench.store.get("baselines", [])}
-    known.update({p.plan.digest: p.to_dict() for p in proposals if p.kind != "searched"})
-    bench.store.put("baselines", list(known.values()))
-    predictions = model.predict(np.array([p.levels for p in proposals]))
-    digests = [p.plan.digest for p in proposals]
-    bench.store.put("predicted", dict(zip(digests, map(float, predictions), strict=True)))
-    candidates = []
-    with bench.progress.stage("explore", "measuring proposed plans") as tick:
-        for done, proposal in enumerate(proposals, 1):
-            measured = bench.archive.measure(proposal.plan, "selection", proposal.label)
-            candidates.append(Candidate(proposal, measured))
-            tick(done, len(proposals))
-    return sorted(candidates, key=lambda c: (c.measured.kl, c.proposal.plan.digest))
+    """Return every proposal that could be measured, the best first. Uniform plans always take part.
+
+    Raises:
+        InfeasibleError: no proposed plan has a loss that can be measured.
+    """
+    names = list(dict.fromkeys([*_ALWAYS, *bench.settings.search.agents]))
+    agents = {name: get_agent(name) for name in names}
+    _propose_once(bench, task, model, agents)
+    history = _note(bench, model, _measured(bench, History(), "measuring proposed plans"))
+    turns = [name for name in names if agents[name].iterative]
+    while turns:
+        for name in list(turns):
+            left = _evaluations_left(bench, history, agents)
+            if left <= 0 or _out_of_time(bench):
+                return _candidates(history)
+            proposals = agents[name].propose(task, history, min(bench.settings.search.batch, left))
+            new = [p for p in proposals if p.plan.digest not in history.seen]
+            if not new:
+                turns.remove(name)
+                continue
+            round_ = history.rounds(name)
+            record(bench.archive, name, round_, new)
+            history = _note(bench, model, _measured(bench, history, f"{name}, round {round_ + 1}"))
+            facts = {
+                "agent": name,
+                "round": round_,
+                "plans": len(new),
+                "duplicates": len(proposals) - len(new),
+                "best": history.measured[0].loss,
+            }
+            bench.store.add_event("explore", "round", facts)
+    return _candidates(history)
 
 
-def _proposals(bench: Bench, task: Task, model: LinkAdditive) -> list[Proposal]:
-    """Return what all agents propose, each plan once. Baselines take part whoever is listed.
+def _propose_once(bench: Bench, task: Task, model: LinkAdditive, agents: dict[str, Agent]) -> None:
+    """Store the proposals of every agent that learns nothing, unless an earlier process did.
 
     Baselines are many where a space has many families of formats. All of them are considered; the
     ones with the least predicted loss are measured, as many as there may be finalists and at least
     :data:`_BASELINES` of each kind, so that a search never competes with a poor choice of baselines.
     """
     count = bench.settings.search.finalists
-    found: dict[str, Proposal] = {}
-    for name in dict.fromkeys([*_ALWAYS, *bench.settings.search.agents]):
-        proposals = get_agent(name).propose(task, _ALL if name in _ALWAYS else count)
+    done = {trial.agent for trial in bench.store.trials()}
+    for name, agent in agents.items():
+        if agent.iterative or name in done:
+            continue
+        proposals = agent.propose(task, History(), _ALL if name in _ALWAYS else count)
         if name in _ALWAYS and proposals:
-            predicted = model.predict(np.array([p.levels for p in proposals]))
-            order = np.argsort(predicted, kind="stable")[: max(count, _BASELINES)]
+            order = np.argsort(_predict(model, proposals), kind="stable")[: max(count, _BASELINES)]
             proposals = [proposals[i] for i in order]
-        for proposal in proposals:
-            found.setdefault(proposal.plan.digest, proposal)
-    return list(found.values())
+        record(bench.archive, name, 0, proposals)
+
+
+def _measured(bench: Bench, known: History, what: str) -> History:
+    with bench.progress.stage("explore", what) as tick:
+        return read_history(bench.archive, known, tick)
+
+
+def _note(bench: Bench, model: LinkAdditive, history: History) -> History:
+    """Write into the store what people see of the history: baselines, predictions, the best so far."""
+    proposals = {trial.proposal.plan.digest: trial.proposal for trial in reversed(history.trials)}
+    baselines = {row["digest"]: row for row in bench.store.get("baselines", [])}
+    baselines.update({p.plan.digest: p.to_dict() for p in proposals.values() if p.kind != "searched"})
+    bench.store.put("baselines", list(baselines.values()))
+    predicted = _predict(model, list(proposals.values()))
+    bench.store.put("predicted", dict(zip(proposals, predicted.tolist(), strict=True)))
+    if not history.measured:
+        raise InfeasibleError(
+            f"none of the {len(history.failed)} proposed plans has a loss that can be measured "
+            f"({bench.store.failures()[-1].reason}): allow more bits or a larger budget."
+        )
+    best = history.measured[0]
+    bench.store.put("best", {"digest": best.proposal.plan.digest, "loss": best.loss})
+    return history
+
+
+def _predict(model: LinkAdditive, proposals: Sequence[Proposal]) -> np.ndarray:
+    if not proposals:
+        return np.zeros(0)
+    return model.predict(np.array([proposal.levels for proposal in proposals]))
+
+
+def _evaluations_left(bench: Bench, history: History, agents: dict[str, Agent]) -> int:
+    """Evaluations that agents may still use; a plan counts for whoever proposed it first."""
+    first: dict[str, str] = {}
+    for trial in history.trials:
+        first.setdefault(trial.proposal.plan.digest, trial.agent)
+    iterative = {name for name, agent in agents.items() if agent.iterative}
+    return bench.settings.search.evaluations - sum(name in iterative for name in first.values())
+
+
+def _out_of_time(bench: Bench) -> bool:
+    bound = bench.settings.search.time
+    return bound is not None and bench.spent > bound
+
+
+def _candidates(history: History) -> list[Candidate]:
+    return [
+        Candidate(trial.proposal, trial.measured) for trial in history.measured if trial.measured is not None
+    ]

@@ -13,10 +13,10 @@ from tightfit.proxies.additive import LinkAdditive, synergy
 from tightfit.proxies.certificate import FEWEST, band_certificate, paired_ses, unexplained_variance
 from tightfit.proxies.fitting import Fit, fit_link_additive
 from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
-from tightfit.search.archive import SENSING
+from tightfit.search.archive import SENSING, successes
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed, kind, rows_of
-from tightfit.workers.measurement import Measurement
+from tightfit.workers.measurement import Failure, Measurement
 
 Levels = NDArray[np.integer[Any]]
 
@@ -76,14 +76,12 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
     settings = bench.settings
     drawn = _near_budget(bench, sensed, settings.sense.fit_plans, _PURPOSE_FIT)
     what = "measuring plans for the loss model"
-    measured = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
+    seen = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
     decisions = bench.space.decisions
     groups = [
         [(kind(bench.space, decision), option.bits) for option in decision.options] for decision in decisions
     ]
-    fitted = fit_link_additive(
-        sensed.calibrated, groups, measured.levels, measured.losses, measured.ses, settings.seed
-    )
+    fitted = fit_link_additive(sensed.calibrated, groups, seen.levels, seen.losses, seen.ses, settings.seed)
     bench.store.add_scores("loss_model", rows_of(decisions, list(fitted.model.weights)))
     bench.store.add_fit(
         "link",
@@ -91,10 +89,10 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
             **fitted.to_dict(),
             "fit_tokens": settings.sense.fit_tokens,
             "asked_plans": settings.sense.fit_plans,
-            "synergy": _synergy(sensed, measured),
+            "synergy": _synergy(sensed, seen),
         },
     )
-    return Fitted(fitted, measured.levels)
+    return Fitted(fitted, seen.levels)
 
 
 def _synergy(sensed: Sensed, measured: Measured) -> float | None:
@@ -190,13 +188,12 @@ def _near_budget(bench: Bench, sensed: Sensed, count: int, purpose: int) -> Leve
 
 
 def _measure(bench: Bench, levels: Levels, source: str, what: str, tokens: int) -> Measured:
-    measurements = []
+    """Measure plans; those whose loss cannot be measured are left out."""
+    plans = [(bench.space.plan(row.tolist()), source) for row in levels]
     with bench.progress.stage("fit" if source == "fit" else "certify", what) as tick:
-        for done, row in enumerate(levels, 1):
-            plan = bench.space.plan(row.tolist())
-            measurements.append(bench.archive.measure(plan, SENSING, source, tokens))
-            tick(done, len(levels))
-    return Measured(levels, measurements)
+        outcomes = bench.archive.measure_all(plans, SENSING, tokens, tick)
+    kept = [not isinstance(outcome, Failure) for outcome in outcomes]
+    return Measured(levels[kept], successes(outcomes))
 
 
 def _points(model: LinkAdditive, measured: Measured) -> list[dict[str, object]]:

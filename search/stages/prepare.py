@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -21,6 +22,7 @@ from tightfit.spaces import InputError, Space
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.models import LoadedModel, load_model
 from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.recipe import Recipe, write_importance
 from tightfit.workers.text import Splits, Text, load_text, split_documents
 
 SPLITS = ("calibration", "selection", "validation", "holdout")
@@ -33,6 +35,8 @@ class Bench:
     Attributes:
         limit: most weight bytes of a plan.
         archive: measures plans.
+        recipe: what another process needs to measure them alike.
+        before: what earlier processes of this run spent: seconds by stage, and their work.
     """
 
     settings: Settings
@@ -41,11 +45,28 @@ class Bench:
     limit: int
     archive: Archive
     progress: Progress
+    recipe: Recipe
+    before: Mapping[str, Any]
 
     @property
     def evaluator(self) -> Evaluator:
         """The evaluator behind the archive."""
         return self.archive.evaluator
+
+    @property
+    def spent(self) -> float:
+        """Seconds that this run has worked, in earlier processes and in this one; pauses do not count."""
+        return sum(self.before["timing"].values()) + sum(self.progress.seconds.values())
+
+    def book(self) -> None:
+        """Write into the store what this run has spent so far."""
+        timing, archive = dict(self.before["timing"]), self.archive
+        for name, seconds in self.progress.seconds.items():
+            timing[name] = round(timing.get(name, 0.0) + seconds, 2)
+        self.store.put("timing", timing)
+        spent = {"measured": archive.made, "reused": archive.reused, "tokens": archive.tokens}
+        work = self.before["work"]
+        self.store.put("work", {key: work.get(key, 0) + count for key, count in spent.items()})
 
 
 def prepare(
@@ -64,6 +85,7 @@ def prepare(
         loaded = load_model(settings.model, device=device)
         splits = _split(settings, loaded, text)
     replica = Replica(loaded.model, loaded.geometry)
+    before = {key: store.get(key, {}) for key in ("timing", "work")}
     calibration = [
         torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows
     ]
@@ -71,6 +93,7 @@ def prepare(
         importance = input_energy(loaded.model, loaded.geometry, calibration)
     facts = {
         "model digest": loaded.digest,
+        "text": text.digest,
         **{f"{name} text": splits[name].digest for name in SPLITS},
         "number of threads": threads,
         "device": device,
@@ -82,10 +105,24 @@ def prepare(
     # The importances stand for all that they come from: weights, calibration text, device, threads.
     identity = {"model": loaded.digest, "importance": _digest(importance)}
     key = f"{loaded.digest[:16]}-{identity['importance'][:16]}-v{QUANTIZER_VERSION}"
-    cache = OptionCache(folder / "options" / key, settings.limits.option_cache)
-    evaluator = Evaluator(replica, importance, cache, folder / "reference", identity)
+    options = folder / "options" / key
+    cache = OptionCache(options, settings.limits.option_cache)
     windows = {name: splits[name].windows for name in SPLITS}
-    bench = Bench(settings, store, space, limit, Archive(store, space, evaluator, windows), progress)
+    recipe = Recipe(
+        model=settings.model,
+        folder=loaded.folder,
+        digest=loaded.digest,
+        device=device,
+        importance=write_importance(options.with_suffix(".safetensors"), importance),
+        options=options,
+        cap=settings.limits.option_cache,
+        reference=folder / "reference",
+        identity=identity,
+        texts=windows,
+    )
+    evaluator = Evaluator(replica, importance, cache, recipe.reference, identity, threads)
+    archive = Archive(store, space, evaluator, windows)
+    bench = Bench(settings, store, space, limit, archive, progress, recipe, before)
     _quantize(bench)
     return bench
 

@@ -18,6 +18,7 @@ from tightfit.search.records import Score
 from tightfit.search.stages.prepare import Bench
 from tightfit.spaces import Decision, Plan, Space
 from tightfit.workers.evaluator import digest_windows
+from tightfit.workers.measurement import Failure
 from tightfit.workers.text import Window
 
 Table = list[NDArray[np.float64]]
@@ -44,8 +45,7 @@ def sense(bench: Bench) -> Sensed:
     per_window = _prescreen(bench)
     scores = [rows.mean(0) for rows in per_window]
     pairs = choose_marginals(decisions, scores, settings.marginals)
-    with bench.progress.stage("sense", "measuring single sites") as tick:
-        marginals = measure_marginals(decisions, pairs, lambda plan: _measure(bench, plan), tick)
+    marginals = measure_marginals(decisions, pairs, lambda plans: _measure(bench, plans))
     calibrated = calibrate_prescreen(
         scores,
         [np.array([option.bits for option in decision.options]) for decision in decisions],
@@ -99,7 +99,12 @@ def _prescreen_windows(bench: Bench) -> Sequence[Window]:
 def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
     """Return the scores of every option by window, from the run's folder if they were made before."""
     evaluator, windows, seed = bench.evaluator, _prescreen_windows(bench), bench.settings.seed
-    what = {"prescreen": digest_windows(windows), "seed": str(seed), "labels": str(LABELS)}
+    what = {
+        "prescreen": digest_windows(windows),
+        "space": bench.space.digest(),
+        "seed": str(seed),
+        "labels": str(LABELS),
+    }
     path = bench.store.path.parent / "prescreen" / f"{evaluator.key(what)}.safetensors"
     if not path.exists():
         evaluator.clear()
@@ -116,13 +121,16 @@ def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
         partial = path.with_suffix(".partial")
         save_file({str(d): row.numpy() for d, row in enumerate(rows)}, partial)
         partial.replace(path)
+        bench.archive.tokens += sum(len(window.tokens) for window in windows) * (1 + LABELS)
     scores = load_file(path)
     return [scores[str(d)] for d in range(len(bench.space.decisions))]
 
 
-def _measure(bench: Bench, plan: Plan) -> tuple[float, float]:
-    measured = bench.archive.measure(plan, SENSING, "marginal", bench.settings.sense.marginal_tokens)
-    return measured.kl, measured.kl_se
+def _measure(bench: Bench, plans: Sequence[Plan]) -> list[tuple[float, float] | None]:
+    tokens = bench.settings.sense.marginal_tokens
+    with bench.progress.stage("sense", "measuring single sites") as tick:
+        found = bench.archive.measure_all([(plan, "marginal") for plan in plans], SENSING, tokens, tick)
+    return [None if isinstance(outcome, Failure) else (outcome.kl, outcome.kl_se) for outcome in found]
 
 
 def _split_half(decisions: Sequence[Decision], per_window: Sequence[NDArray[np.float64]]) -> float | None:

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 
 from tightfit.search.agents import Proposal
+from tightfit.search.archive import successes
+from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.words import Judged, Outcome, verdict
@@ -25,22 +27,26 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
         for kind in ("uniform", "mix")
         for candidate in [c for c in candidates if c.proposal.kind == kind][:_BASELINES_KEPT]
     ]
-    judged = _measure(bench, [*finalists, *baselines], "validation", "picking the winner")
-    bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
-    chosen = min(finalists or baselines, key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
-    final = _measure(bench, [chosen, *baselines], "holdout", "reading the holdout text")
-    best = min(baselines, key=lambda p: (final[p.plan.digest].kl, p is not chosen))
+    with validation_crew(bench):
+        judged = _measure(bench, [*finalists, *baselines], "validation", "picking the winner")
+        bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
+        finalists = [p for p in finalists if p.plan.digest in judged]
+        baselines = [p for p in baselines if p.plan.digest in judged]
+        chosen = min(finalists or baselines, key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
+        final = _measure(bench, [chosen, *baselines], "holdout", "reading the holdout text")
+    best = min(
+        [p for p in baselines if p.plan.digest in final] or [chosen],
+        key=lambda p: (final[p.plan.digest].kl, p is not chosen),
+    )
     bench.store.put("result", _result(bench, chosen, best, final))
 
 
 def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str) -> dict[str, Measurement]:
-    measured = {}
+    """Measure plans; those whose loss cannot be measured are left out."""
+    plans = [(proposal.plan, proposal.label) for proposal in proposals]
     with bench.progress.stage("validate", what) as tick:
-        for done, proposal in enumerate(proposals, 1):
-            digest = proposal.plan.digest
-            measured[digest] = bench.archive.measure(proposal.plan, split, proposal.label)
-            tick(done, len(proposals))
-    return measured
+        outcomes = bench.archive.measure_all(plans, split, tick=tick)
+    return {measured.plan: measured for measured in successes(outcomes)}
 
 
 def _result(

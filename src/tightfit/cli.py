@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -65,6 +66,8 @@ def _reports_errors(command: Command) -> Command:
             return command(*args, **kwargs)
         except TightfitError as error:
             _complain(str(error), error.exit_code)
+        except KeyboardInterrupt:
+            _complain("interrupted; everything measured is kept, and the same command goes on.", 130)
 
     return wrapped  # type: ignore[return-value]
 
@@ -82,16 +85,71 @@ def main() -> None:
 @click.argument("settings", type=click.Path(path_type=Path))
 @click.option("-s", "overrides", multiple=True, metavar="KEY=VALUE", help="Override one setting.")
 @click.option("--dry-run", is_flag=True, help="Stop after the feasible range and the cost estimate.")
+@click.option("--resume", is_flag=True, help="Only go on with a run that exists; never begin one.")
 @_reports_errors
-def run_command(settings: Path, overrides: tuple[str, ...], dry_run: bool) -> None:
+def run_command(settings: Path, overrides: tuple[str, ...], dry_run: bool, resume: bool) -> None:
     """Search for the best plan, as SETTINGS (a search.yaml) says.
 
-    Run again with the same settings, it goes on where it stopped: nothing is measured twice.
+    Run again with the same settings, it goes on where it stopped: nothing is measured twice. A run
+    that is finished shows its result.
     """
     from tightfit.search.run import run_search
     from tightfit.search.settings import load_settings
 
-    run_search(load_settings(settings, overrides), dry=dry_run, say=click.echo)
+    typed = load_settings(settings, overrides)
+    folder = Path(typed.runs) / typed.name
+    if resume and not folder.is_dir():
+        raise InputError(f"there is no run at {folder} to go on with: leave out --resume to begin it.")
+    _ends_on_sigterm()
+    run_search(typed, dry=dry_run, say=click.echo)
+
+
+@main.command("resume")
+@click.argument("run", type=click.Path(path_type=Path))
+@_reports_errors
+def resume_command(run: Path) -> None:
+    """Go on with RUN: let it continue where it is paused, take it up where its process has ended.
+
+    A run that is finished shows its result.
+    """
+    from tightfit.search import control
+    from tightfit.search.run import run_search
+    from tightfit.search.settings import Settings
+
+    if control.state(run) in ("running", "paused"):
+        control.ask(run, "run")
+        click.echo(f"the run in {run} goes on")
+        return
+    with _open(run) as store:
+        held = store.get("settings")
+    if held is None:
+        raise InputError(f"{run} stopped before it wrote its settings: begin it again with tightfit run.")
+    # The folder may have been moved since.
+    settings = Settings.from_dict({**held, "runs": str(run.parent), "name": run.resolve().name})
+    _ends_on_sigterm()
+    run_search(settings, say=click.echo)
+
+
+@main.command("pause")
+@click.argument("run", type=click.Path(path_type=Path))
+@_reports_errors
+def pause_command(run: Path) -> None:
+    """Let RUN wait after what it is measuring, until tightfit resume."""
+    from tightfit.search import control
+
+    control.ask(run, "pause")
+    click.echo(f"the run in {run} pauses; tightfit resume {run} lets it go on")
+
+
+@main.command("stop")
+@click.argument("run", type=click.Path(path_type=Path))
+@_reports_errors
+def stop_command(run: Path) -> None:
+    """End RUN after what it is measuring; it keeps everything, and tightfit resume takes it up again."""
+    from tightfit.search import control
+
+    control.ask(run, "stop")
+    click.echo(f"the run in {run} stops; tightfit resume {run} takes it up again")
 
 
 @main.command("inspect")
@@ -212,6 +270,32 @@ def _shipment(store: Store, plan: Plan) -> Shipment:
     return Shipment(stored_space(store), plan, model)
 
 
+@main.command("study")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="File to write; study.db in the run's folder.")
+@_reports_errors
+def study_command(run: Path, out: Path | None) -> None:
+    """Write the measured plans of RUN as an Optuna study, such as optuna-dashboard opens."""
+    from tightfit.search.study import write_study
+
+    with _open(run) as store:
+        path = write_study(store, out or store.path.parent / "study.db")
+    click.echo(f"wrote {path}; look at it with: optuna-dashboard sqlite:///{path}")
+
+
+@main.command("ui")
+@click.argument("run", type=click.Path(path_type=Path), default=Path("runs"))
+@click.option("--port", type=click.IntRange(1, 65535), help="Port; the first free one from 7860 unless given.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--open/--no-open", "browser", default=False, help="Open a browser.")
+@_reports_errors
+def ui_command(run: Path, port: int | None, host: str, browser: bool) -> None:
+    """Watch RUN, or all runs of a folder (runs unless given), in a browser."""
+    from tightfit.ui.app import serve
+
+    serve(run, port, host, browser)
+
+
 @main.command("doctor")
 @_JSON
 @_reports_errors
@@ -225,6 +309,15 @@ def doctor_command(as_json: bool) -> None:
     )
     if any(finding.level == "error" for finding in findings):
         sys.exit(1)
+
+
+def _ends_on_sigterm() -> None:
+    """Let a polite request to end be answered as Ctrl-C is: tidy up and say how to go on."""
+
+    def interrupt(number: int, frame: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
 
 
 def _open(run: Path) -> Store:

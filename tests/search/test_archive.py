@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +9,12 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tightfit.compress import Replica, input_energy
-from tightfit.search.archive import SENSING, Archive
+from tightfit.search.archive import SENSING, Archive, successes
 from tightfit.search.store import Store
 from tightfit.spaces import Plan, Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.workers.crew import Alone, Job, Outcome
 from tightfit.workers.evaluator import Evaluator
+from tightfit.workers.measurement import Failure, Measurement
 from tightfit.workers.option_cache import OptionCache
 from tightfit.workers.text import Window
 
@@ -153,3 +155,87 @@ def test_a_partial_plan_has_the_bytes_of_the_model_with_only_these_options(
     stored = archive.store.plans()[partial.digest]
     options = dict.fromkeys(decision.sites, decision.options[0])
     assert stored.bytes == archive.evaluator.stored_bytes(options)
+
+
+class Backwards:
+    """A crew that finishes the last job first, and may fail or be stopped on the way."""
+
+    def __init__(self, archive: Archive, broken: str = "") -> None:
+        self.alone = Alone(archive.evaluator, archive.splits)
+        self.broken = broken
+
+    def run(self, jobs: Sequence[Job]) -> Iterator[tuple[int, Outcome]]:
+        for position in reversed(range(len(jobs))):
+            job = jobs[position]
+            if job.plan == self.broken:
+                yield position, Failure(job.plan, job.split, "a protocol", "died", "its process died")
+            else:
+                yield from ((position, outcome) for _, outcome in self.alone.run([job]))
+
+    def close(self) -> None:
+        pass
+
+
+def test_outcomes_come_in_the_order_that_was_asked_for_whoever_is_faster(
+    archive_of: Callable[..., Archive], space: Space
+) -> None:
+    plans = [(plan_of(space, level), "exact") for level in (0, 1, 0, 2)]
+    archive = archive_of()
+    archive.crew = Backwards(archive)
+    ticks: list[tuple[int, int]] = []
+    outcomes = archive.measure_all(plans, "selection", tick=lambda *done: ticks.append(done))
+    assert [outcome.plan for outcome in outcomes] == [plan.digest for plan, _ in plans]
+    assert archive.made == 3  # one plan was asked for twice
+    assert ticks == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert archive_of().measure_all(plans, "selection") == outcomes
+
+
+def test_what_was_measured_before_a_stop_is_kept(archive_of: Callable[..., Archive], space: Space) -> None:
+    archive = archive_of()
+    plans = [(plan_of(space, level), "exact") for level in (0, 1, 2)]
+
+    def stop(done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        archive.measure_all(plans, "selection", tick=stop)
+    other = archive_of()
+    other.measure_all(plans, "selection")
+    assert (other.made, other.reused) == (1, 2)
+
+
+def test_a_plan_that_cannot_be_measured_is_not_tried_again(
+    archive_of: Callable[..., Archive], space: Space
+) -> None:
+    archive = archive_of()
+    protocol = archive.evaluator.protocol("selection", archive.windows("selection"))
+    failure = Failure(plan_of(space, 1).digest, "selection", protocol, "died", "its process died")
+    plans = [(plan_of(space, level), "exact") for level in (0, 1, 2)]
+    archive.store.add_plan(plans[1][0], space.weight_bytes(plans[1][0]), "exact")
+    archive.store.add_failure(failure)
+    outcomes = archive.measure_all(plans, "selection")
+    assert outcomes[1] == failure
+    assert [m.plan for m in successes(outcomes)] == [plans[0][0].digest, plans[2][0].digest]
+    assert (archive.made, archive.reused) == (2, 1)
+
+
+def test_a_loss_that_is_not_finite_is_a_failure_and_never_a_measurement(
+    archive_of: Callable[..., Archive], space: Space
+) -> None:
+    archive = archive_of()
+    norm = archive.evaluator.replica.model.get_parameter("model.norm.weight")
+    kept = norm.data.clone()
+    reference = archive.measure(plan_of(space, 2), "selection", "exact")  # with the reference in place
+    assert isinstance(reference, Measurement)
+    norm.data[0] = float("nan")
+    try:
+        outcome = archive.measure(plan_of(space, 0), "selection", "exact")
+    finally:
+        norm.data.copy_(kept)
+    assert isinstance(outcome, Failure)
+    assert outcome.kind == "not finite"
+    assert "kl of document document 0 is nan" in outcome.reason
+    assert archive.store.failures() == [outcome]
+    assert [m.plan for m in archive.store.measurements()] == [plan_of(space, 2).digest]
+    assert archive_of().measure(plan_of(space, 0), "selection", "greedy") == outcome

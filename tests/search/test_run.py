@@ -56,6 +56,7 @@ def settings_of(tiny_model: str) -> Callable[..., Settings]:
             "space": {"weights": {"bits": [2, 3, 4, 6], "pin": {"embed": "8b-g64-float"}}},
             "text": TEXT,
             "sense": SENSE,
+            "workers": {"validation": 0},
         }
         return Settings.from_dict({**data, **changes})
 
@@ -217,7 +218,7 @@ def test_another_text_in_the_same_file_is_refused(
     quick = {**SENSE, "marginals": 4, "fit_plans": 4, "certificate_plans": 4}
     run_search(settings_of(tmp_path, text=text, sense=quick), say=lambda line: None)
     corpus.write_text(corpus.read_text().replace("second", "fourth"))
-    with pytest.raises(InputError, match="another calibration text"):
+    with pytest.raises(InputError, match="another text"):
         run_search(settings_of(tmp_path, text=text, sense=quick), say=lambda line: None)
 
 

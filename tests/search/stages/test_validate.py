@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,8 @@ from tightfit.search.agents import Proposal
 from tightfit.search.stages import Candidate, validate
 from tightfit.search.store import Store
 from tightfit.spaces import Plan, Space, WeightRules, build_space, get_target, read_geometry
-from tightfit.workers.measurement import DocumentLoss, Measurement
+from tightfit.workers.crew import Outcome
+from tightfit.workers.measurement import DocumentLoss, Failure, Measurement
 
 CONFIG = {
     "model_type": "llama",
@@ -38,7 +39,7 @@ class Lab:
         )
         self.limit = self.space.ceiling
         self.settings = SimpleNamespace(search=SimpleNamespace(finalists=2))
-        self.archive, self.evaluator = self, self
+        self.archive, self.evaluator, self.crew = self, self, None
         self.progress = SimpleNamespace(stage=lambda *_: _Quiet())
         self.losses = {"validation": validation, "holdout": holdout}
         self.read: list[tuple[str, str]] = []
@@ -57,9 +58,14 @@ class Lab:
         rows = [DocumentLoss(f"doc-{i}", 100, 100 * kl, 330, 320, 90) for i, kl in enumerate(losses)]
         return Measurement(plan.digest, split, "protocol", tuple(rows), 1.0, 1.0)
 
-    def measure(self, plan: Plan, split: str, label: str) -> Measurement:
-        self.read.append((split, label))
-        return self._measured(plan, self.losses[split][label], split)
+    def measure_all(self, plans: Sequence[tuple[Plan, str]], split: str, tick: Any) -> list[Outcome]:
+        self.read += [(split, label) for _, label in plans]
+        return [self._outcome(plan, self.losses[split][label], split) for plan, label in plans]
+
+    def _outcome(self, plan: Plan, losses: tuple[float, ...], split: str) -> Outcome:
+        if losses:
+            return self._measured(plan, losses, split)
+        return Failure(plan.digest, split, "protocol", "not finite", "kl is nan")
 
     def stored_bytes(self, options: Any) -> int:
         linears = {x.site: x for x in self.space.geometry.linears}
@@ -116,6 +122,16 @@ def test_a_baseline_that_loses_less_on_holdout_is_offered_and_said_so(lab: Calla
         f"this is the baseline mix 3b/4b: the plan of the search, {result['chosen'][:12]}, "
         in result["verdict"]
     )
+
+
+def test_a_finalist_that_cannot_be_measured_is_out_of_the_race(lab: Callable[..., Lab]) -> None:
+    bench = lab(
+        {"exact": (), "greedy": (0.2, 0.2), "uniform 3b": (0.5, 0.5), "mix 3b/4b": ()},
+        {"greedy": (0.25, 0.27), "uniform 3b": (0.5, 0.51)},
+    )
+    result = bench.run()
+    assert result["chosen"] == result["offered"] == bench.digests["greedy"]
+    assert [label for split, label in bench.read if split == "holdout"] == ["greedy", "uniform 3b"]
 
 
 def test_a_run_of_baselines_only_has_a_verdict(lab: Callable[..., Lab]) -> None:

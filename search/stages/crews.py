@@ -1,0 +1,51 @@
+"""Who measures in which stage: this process, or workers that Ray runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tightfit.search.machine import physical_cores
+from tightfit.search.stages.prepare import Bench
+from tightfit.workers.crew import Alone
+
+
+@contextmanager
+def whole_run_crew(bench: Bench) -> Iterator[None]:
+    """Measure with the workers that the settings give to the whole run, if any."""
+    workers = bench.settings.workers
+    # With a cluster, no number means all of it.
+    count = workers.count if workers.count is not None or workers.address is None else -1
+    with _crew(bench, count or 0):
+        yield
+
+
+@contextmanager
+def validation_crew(bench: Bench) -> Iterator[None]:
+    """Measure with the workers of the last stage, where the whole run has none."""
+    if not isinstance(bench.archive.crew, Alone):
+        yield
+        return
+    count = bench.settings.workers.validation
+    with _crew(bench, physical_cores() if count is None else count):
+        yield
+
+
+@contextmanager
+def _crew(bench: Bench, count: int) -> Iterator[None]:
+    if count == 0:
+        yield
+        return
+    from tightfit.workers.pool import RayPool
+
+    archive, before = bench.archive, bench.archive.crew
+    with bench.progress.stage("workers", "starting workers"):
+        pool = RayPool(
+            bench.recipe, count if count > 0 else None, bench.settings.workers.address, archive.evaluator
+        )
+    archive.crew = pool
+    try:
+        yield
+    finally:
+        archive.crew = before
+        pool.close()

@@ -1,0 +1,176 @@
+"""Page *Front*: loss against size, the table of measured plans, a slider over budgets, one plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from tightfit.exporters import get_exporter
+from tightfit.search.figures import Mark, front_figure
+from tightfit.search.resolve import stored_shipment
+from tightfit.search.store import Store
+from tightfit.search.summary import Front
+from tightfit.search.tables import loss_text, marks
+from tightfit.ui import panels
+from tightfit.ui.panels import MIB, Shown
+from tightfit.ui.plot_click import PlotClick, drawn
+from tightfit.ui.runs import Run, front_key
+from tightfit.ui.view import View
+
+HEADERS = ["What", "MiB", "KL ± se", "Plan"]
+PLAN_COLUMN = HEADERS.index("Plan")
+
+_HEIGHT = 440
+_STEPS = 400
+
+
+class FrontPage:
+    """The components of the page, and how a run is drawn into them.
+
+    Args:
+        exports: folder that plans are written to, for the browser to download.
+    """
+
+    def __init__(self, exports: Path) -> None:
+        self._exports = exports
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=3, min_width=340):
+                with gr.Group(elem_classes="tf-box"):
+                    self.texts = gr.Radio(label="Measured on", visible=False, elem_id="texts")
+                    self.figure = PlotClick("front", _HEIGHT)
+                    self.caption = gr.HTML(apply_default_css=False)
+                with gr.Group(elem_classes="tf-box"):
+                    self.budget = gr.Slider(
+                        0,
+                        1,
+                        value=0,
+                        label="Another budget, MiB",
+                        info="Solves again from the stored scores; nothing is measured.",
+                        visible=False,
+                        elem_id="budget",
+                    )
+            with gr.Column(scale=2, min_width=340):
+                self.plan = gr.HTML(apply_default_css=False, elem_id="plan")
+                self.export = gr.DownloadButton(
+                    "Export plan as JSON", size="md", visible=False, elem_id="export"
+                )
+                self.table = gr.Dataframe(
+                    headers=HEADERS,
+                    datatype=["str", "number", "str", "str"],
+                    type="array",
+                    interactive=False,
+                    show_label=False,
+                    max_height=330,
+                    column_widths=["38%", "16%", "26%", "20%"],
+                    visible=False,
+                    elem_id="plans",
+                )
+        self.options = gr.HTML(apply_default_css=False)
+
+    @property
+    def components(self) -> list[Any]:
+        """Every component that :meth:`draw` may change."""
+        return [
+            self.texts,
+            self.figure,
+            self.caption,
+            self.budget,
+            self.plan,
+            self.export,
+            self.table,
+            self.options,
+        ]
+
+    def draw(self, run: Run, view: View, shown: Shown | None) -> dict[Any, Any]:
+        """Return what each component shows of a run."""
+        front, summary = run.front(view.front), run.summary
+        rows = front.rows if front else ()
+        space, solvable = summary.space, summary.link is not None
+        return {
+            self.texts: self._draw_texts(run, front),
+            self.figure: self._draw_figure(run, front, shown),
+            self.caption: _caption(front),
+            self.budget: gr.update(
+                minimum=_mib_up(space.floor),
+                maximum=_mib_up(space.ceiling),
+                step=round(max(0.01, (space.ceiling - space.floor) / MIB / _STEPS), 2),
+                value=_mib_up(summary.limit or space.ceiling),
+                visible=True,
+            )
+            if space and solvable and space.ceiling > space.floor
+            else gr.update(visible=False),
+            self.plan: panels.plan(run, shown),
+            self.export: gr.update(value=self._write(run, shown), visible=True)
+            if shown
+            else gr.update(visible=False),
+            self.table: gr.update(
+                value={"headers": HEADERS, "data": [_cells(row) for row in rows]}, visible=bool(rows)
+            ),
+            self.options: panels.options_by_layer(run, shown),
+        }
+
+    def _draw_texts(self, run: Run, front: Front | None) -> dict[str, Any]:
+        fronts = run.summary.fronts
+        choices = [(f"{f.split} ({len(f.rows)} plans)", front_key(f)) for f in fronts]
+        return gr.update(choices=choices, value=front_key(front) if front else None, visible=len(fronts) > 1)
+
+    def _draw_figure(self, run: Run, front: Front | None, shown: Shown | None) -> str:
+        summary = run.summary
+        if front is None and not summary.predicted:
+            words = "No plan was measured yet. The first front appears after the stage “solve”."
+            return drawn(None, "No plan was measured yet.", words=words)
+        figure = front_figure(
+            front.rows if front else (), summary.predicted, summary.limit, _mark(front, shown)
+        )
+        figure.update_layout(height=_HEIGHT)
+        plans = len(front.rows) if front else 0
+        alt = (
+            f"Loss against size of {plans} measured plans and {len(summary.predicted)} predicted ones; "
+            "the table beside it holds the measured ones."
+        )
+        return drawn(figure, alt, zoom=f"{run.folder} {front_key(front) if front else ''}")
+
+    def _write(self, run: Run, shown: Shown) -> str:
+        """Write the plan for the download, once."""
+        exporter = get_exporter("json")
+        file = self._exports / f"{run.folder.name}-{shown.plan.short}{exporter.suffix}"
+        if not file.exists():
+            with Store.open(run.folder, mode="ro") as store:
+                exporter.export(stored_shipment(store, shown.plan), file)
+        return str(file)
+
+
+def _mark(front: Front | None, shown: Shown | None) -> Mark | None:
+    if shown is None:
+        return None
+    row = front.find(shown.plan.digest) if front else None
+    loss = row.measured.kl if row else shown.loss
+    return Mark(shown.plan.digest, shown.bytes, loss) if loss is not None else None
+
+
+def _caption(front: Front | None) -> str:
+    if front is None:
+        return ""
+    words = (
+        f"{front.tokens:,} tokens of {front.documents} documents. Bars are one standard error; hollow marks "
+        "are dominated; the line is what the loss model promises."
+    )
+    return panels.tag("p", words, class_="tf-note tf-caption")
+
+
+def _cells(row: Any) -> list[Any]:
+    words = marks(row)
+    label = f"{row.label} · {', '.join(words)}" if words else row.label
+    return [label, round(row.bytes / MIB, 2), loss_text(row.measured.kl, row.kl_se), row.short]
+
+
+def _mib_up(size: int) -> float:
+    """Bytes as MiB, rounded up to hundredths: a slider's ends must not fall below the floor."""
+    return -(-size * 100 // MIB) / 100
+
+
+def digest_of(run: Run, short: str) -> str | None:
+    """Return the digest of a stored plan by its first characters, as tables show them."""
+    return next((digest for digest in run.plans if digest.startswith(short)), None)

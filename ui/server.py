@@ -1,0 +1,109 @@
+"""The server behind the page: what it hands out, to whom, and what the page may fetch."""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from plotly.offline import get_plotlyjs
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tightfit.ui.plot_click import PLOTLY_URL
+from tightfit.ui.style import HEAD, STYLE, theme
+
+_POLICY = (
+    # Gradio compiles its templates in the browser, which counts as eval.
+    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; "
+    "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
+)
+
+
+def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_browser: bool) -> None:
+    """Serve a page until interrupted.
+
+    Args:
+        blocks: the page.
+        exports: the one folder whose files the browser may ask for.
+        port, host, open_browser: see :func:`tightfit.ui.app.serve`.
+    """
+    blocks.launch(
+        server_name=host,
+        server_port=port,
+        inbrowser=open_browser,
+        share=False,
+        quiet=True,
+        prevent_thread_lock=True,
+        show_error=True,
+        footer_links=[],
+        run_history=False,
+        ssr_mode=False,
+        pwa=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        max_file_size="1kb",
+        allowed_paths=[str(exports)],
+        app_kwargs={"routes": [Route(PLOTLY_URL, _plotly)], "middleware": guards(host), "docs_url": None},
+        theme=theme(),
+        css=STYLE,
+        head=HEAD,
+    )
+    print(f"Tightfit shows its runs at {blocks.local_url} (end it with Ctrl+C)", flush=True)
+    blocks.block_thread()
+
+
+def guards(host: str) -> list[Middleware]:
+    """Return what stands before every request.
+
+    On this machine alone, only its own names are answered to, so that no web site can reach the page
+    under a name of its own.
+    """
+    policy = Middleware(_Policy)
+    if not _is_loopback(host):
+        return [policy]
+    names = ["localhost", "127.0.0.1", "[::1]", host]
+    return [Middleware(TrustedHostMiddleware, allowed_hosts=names), policy]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class _Policy:
+    """Tells the browser to fetch nothing from other hosts and to show the page in no other one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def add(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers["Content-Security-Policy"] = _POLICY
+                headers["X-Content-Type-Options"] = "nosniff"
+                headers["Referrer-Policy"] = "no-referrer"
+            await send(message)
+
+        await self._app(scope, receive, add if scope["type"] == "http" else send)
+
+
+@lru_cache(maxsize=1)
+def _script() -> bytes:
+    return str(get_plotlyjs()).encode()
+
+
+def _plotly(request: Request) -> Response:
+    headers: dict[str, Any] = {"Cache-Control": "max-age=86400"}
+    return Response(_script(), media_type="text/javascript; charset=utf-8", headers=headers)

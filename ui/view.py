@@ -1,0 +1,97 @@
+"""What one browser tab looks at, and the plan that this comes down to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+from tightfit.search.resolve import Resolved, resolve
+from tightfit.search.store import Store
+from tightfit.spaces import Budget, Decision
+from tightfit.ui.panels import Shown
+from tightfit.ui.runs import Run, Version, version
+
+
+@dataclass(frozen=True)
+class View:
+    """What a tab looks at.
+
+    Attributes:
+        folder: the run; None where there is none.
+        digest: a stored plan that was picked; None follows the run's own best plan.
+        budget: bytes that a plan is solved for; it takes the place of ``digest``.
+        front: key of the front that is shown; None shows the most trustworthy one.
+        decision: the matrix that was picked; None shows the most sensitive one.
+        seen: what the tab shows; the same again needs no drawing.
+        sent: fingerprint of what each component was last given, by its id.
+    """
+
+    folder: Path | None = None
+    digest: str | None = None
+    budget: int | None = None
+    front: str | None = None
+    decision: str | None = None
+    seen: object = None
+    sent: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, folder: Path | None) -> View:
+        """Return the view of another run, from its start."""
+        return View(folder=folder, sent=self.sent)
+
+    def picking(self, digest: str) -> View:
+        """Return the view after a stored plan was picked."""
+        return replace(self, digest=digest, budget=None)
+
+    def solving(self, budget: int) -> View:
+        """Return the view after a budget was picked."""
+        return replace(self, digest=None, budget=budget)
+
+
+def shown_plan(run: Run, view: View) -> Shown | None:
+    """Return the plan that a view comes down to: the budget's, the one picked, or the run's best so far."""
+    if view.budget is not None and run.summary.link is not None:
+        answer = solved(run.folder, version(run.folder), view.budget)
+        label = f"solved for {view.budget} B"
+        return Shown(answer.plan, answer.weight_bytes, label, answer.loss, answer, view.budget)
+    best, solution = run.best, run.summary.solution
+    digests = (view.digest, best.digest if best else None, solution.digest if solution else None)
+    digest = next((digest for digest in digests if digest in run.plans), None)
+    if digest is None:
+        return None
+    stored = run.plans[digest]
+    rows = [row for front in run.summary.fronts if (row := front.find(digest))]
+    label = rows[0].label if rows else stored.source
+    loss = rows[0].predicted if rows else _predicted(run, digest)
+    return Shown(stored.plan, stored.bytes, label, loss)
+
+
+def _predicted(run: Run, digest: str) -> float | None:
+    solution = run.summary.solution
+    if solution and solution.digest == digest:
+        return solution.loss_predicted
+    return next((point.loss for point in run.summary.predicted if point.digest == digest), None)
+
+
+@lru_cache(maxsize=64)
+def solved(folder: Path, _version: Version, budget: int) -> Resolved:
+    """Return the best plan for a budget in weight bytes, from the stored scores.
+
+    Raises:
+        InputError: the run has no loss model yet.
+        InfeasibleError: the budget is below the floor.
+    """
+    with Store.open(folder, mode="ro") as store:
+        return resolve(store, Budget(weights=budget))
+
+
+def shown_decision(run: Run, view: View) -> Decision | None:
+    """Return the matrix that a view comes down to: the one picked, or the most sensitive one."""
+    sites = run.summary.sensitivity
+    name = view.decision
+    if name is None and sites:
+        cells = [cell for row in sites.cells for cell in row if cell] + list(sites.apart)
+        scored = [cell for cell in cells if cell.loss is not None]
+        name = max(scored, key=lambda cell: cell.loss or 0.0).decision if scored else None
+    return next((decision for decision in run.decisions if decision.name == name), None)

@@ -1,0 +1,90 @@
+"""What runs inside a worker's process: one replica of the model on one thread."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tightfit.spaces import TightfitError
+from tightfit.workers.cluster import WorkerError
+from tightfit.workers.crew import Failure, Job, Outcome, measure
+from tightfit.workers.recipe import Recipe, describe_setup
+
+if TYPE_CHECKING:
+    from tightfit.workers.evaluator import Evaluator
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A worker that has loaded everything.
+
+    Attributes:
+        pid: its process.
+        host: its machine.
+        setup: what its losses depend on, see :func:`tightfit.workers.recipe.describe_setup`.
+    """
+
+    pid: int
+    host: str
+    setup: Mapping[str, str]
+
+
+class Worker:
+    """Measures jobs one by one. What goes wrong is returned, so that only a death is a death.
+
+    Args:
+        recipe: how to build the evaluator.
+        importance: content of the recipe's importance file, for a machine that does not have it.
+    """
+
+    def __init__(self, recipe: Recipe, importance: bytes | None) -> None:
+        self._recipe = recipe
+        self._importance = importance
+        self._evaluator: Evaluator | None = None
+
+    def here(self) -> None:
+        """Do nothing: who gets an answer knows that the process runs."""
+
+    def prepare(self) -> Ready | TightfitError:
+        """Load the model."""
+        import torch
+
+        torch.set_num_threads(1)
+        try:
+            return Ready(os.getpid(), platform.node(), describe_setup(self._built()))
+        except TightfitError as error:
+            return error
+        except Exception as error:
+            return WorkerError(f"workers: one on {platform.node()} could not get ready: {_sentence(error)}")
+
+    def measure(self, job: Job) -> Outcome | TightfitError:
+        """Measure a job.
+
+        Returns:
+            What came of it, or the error that says that this worker is not fit to measure anything.
+        """
+        try:
+            return measure(self._built(), self._recipe.texts, job)
+        except TightfitError as error:
+            return error
+        except OSError as error:  # a full disk is not the plan's fault
+            return WorkerError(f"workers: one on {platform.node()} could not go on: {_sentence(error)}")
+        except Exception as error:
+            evaluator = self._built()
+            protocol = evaluator.protocol(job.split, self._recipe.texts[job.text][: job.windows])
+            self._evaluator = None  # it may have stopped half way between two plans
+            return Failure(job.plan, job.split, protocol, "error", _sentence(error))
+
+    def _built(self) -> Evaluator:
+        if self._evaluator is None:
+            self._evaluator = self._recipe.build(1, self._importance)
+        return self._evaluator
+
+
+def _sentence(error: Exception) -> str:
+    """Type and first line of an error, ended by a full stop."""
+    first = (str(error).strip().splitlines() or ["no reason given"])[0].rstrip(".")
+    return f"{type(error).__name__}: {first}."
