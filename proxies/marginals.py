@@ -69,7 +69,5 @@ def measure_marginals(
     """Measure the chosen pairs, in depth order; what cannot be measured is left out."""
     plans = [Plan(((decisions[d].name, decisions[d].options[o].name),)) for d, o in pairs]
     return [
-        Marginal(d, o, *loss)
-        for (d, o), loss in zip(pairs, measure(plans), strict=True)
-        if loss is not None
+        Marginal(d, o, *loss) for (d, o), loss in zip(pairs, measure(plans), strict=True) if loss is not None
     ]

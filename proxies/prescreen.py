@@ -20,7 +20,6 @@ from torch import Tensor
 
 from tightfit.compress import Replica
 from tightfit.proxies.tracing import (
-    LABELS,
     TRACED_TOKENS,
     ReadBack,
     effects,
@@ -31,6 +30,9 @@ from tightfit.proxies.tracing import (
 )
 from tightfit.spaces import Decision, WeightOption
 
+# Label sets drawn per token. A square of one draw is noisy, and further draws are cheap: the products
+# ΔW x, most of the cost, are shared by all of them.
+LABELS = 4
 _TRACED_TOKENS = TRACED_TOKENS
 
 
@@ -58,7 +60,7 @@ def prescreen(
     """
     scores = [torch.zeros(len(windows), len(d.options), dtype=torch.float64) for d in decisions]
     generator = torch.Generator().manual_seed(seed)
-    draw = partial(sampled_losses, generator=generator)
+    draw = partial(sampled_losses, generator=generator, draws=LABELS)
     chunks = _chunks(windows)
     done = 0
     for chunk in chunks:

@@ -23,9 +23,6 @@ ReadBack = Callable[[str, WeightOption], Tensor]
 Objectives = Callable[[Tensor], Iterable[Tensor]]
 """Scalars to differentiate, made one after another from the logits, shape (tokens, vocabulary)."""
 
-# Label sets drawn per token. A square of one draw is noisy, and further draws are cheap: the products
-# ΔW x, most of the cost, are shared by all of them.
-LABELS = 4
 # Inputs and gradients of this many tokens are held at once: about 1 MB per token, set of gradients and
 # 100 M weights.
 TRACED_TOKENS = 256
@@ -65,11 +62,11 @@ def trace_window(replica: Replica, window: Tensor, objectives: Objectives) -> Tr
     return trace
 
 
-def sampled_losses(logits: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield −Σ log p(label) over the tokens for :data:`LABELS` sets of labels drawn from the logits."""
+def sampled_losses(logits: Tensor, generator: torch.Generator, draws: int) -> Iterator[Tensor]:
+    """Yield −Σ log p(label) over the tokens, once per set of labels drawn from the logits."""
     probabilities = logits.detach().softmax(-1).cpu()
-    labels = torch.multinomial(probabilities, LABELS, replacement=True, generator=generator)
-    for column in range(LABELS):
+    labels = torch.multinomial(probabilities, draws, replacement=True, generator=generator)
+    for column in range(draws):
         yield nn.functional.cross_entropy(logits, labels[:, column].to(logits.device), reduction="sum")
 
 

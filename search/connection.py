@@ -12,8 +12,14 @@ from sqlite_utils import Database
 
 from tightfit.search.migrations import check_version, is_current, is_empty, upgrade
 from tightfit.spaces import InputError
+from tightfit.spaces.errors import TightfitError
 
 Mode = Literal["rw", "ro"]
+
+
+class StoreError(TightfitError):
+    """The store cannot be written: locked by somebody else for too long, or the disk is full."""
+
 
 BUSY_SECONDS = 60.0
 """How long a writer waits for another one before it gives up."""
@@ -77,14 +83,30 @@ def writing(db: Database) -> Iterator[None]:
 
     The write lock is taken at once. A plain BEGIN would ask for it only at the first write, when
     SQLite can no longer wait for another writer and fails instead.
+
+    Raises:
+        StoreError: the file cannot be written; nothing of the block is.
     """
-    db.execute("BEGIN IMMEDIATE")
     try:
-        yield
-        db.commit()
-    except BaseException:
-        db.rollback()
-        raise
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            db.commit()
+        except BaseException:
+            db.rollback()
+            raise
+    except sqlite3.OperationalError as error:
+        raise StoreError(_explain(db, error)) from error
+
+
+def _explain(db: Database, error: sqlite3.OperationalError) -> str:
+    file = db.execute("PRAGMA database_list").fetchone()[2]
+    if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+        return (
+            f"another process has kept {file} locked for {BUSY_SECONDS:.0f} s: end that process and "
+            "start the run again; everything stored before is kept."
+        )
+    return f"{file} cannot be written ({error}); everything stored before is kept."
 
 
 @contextmanager

@@ -74,11 +74,14 @@ def front_figure(
     within = [row for row in rows if row not in above]
     if above:
         figure.add_trace(_above_trace(above, floor))
+    best = {row.kind for row in within if not row.dominated}
     for dominated in (True, False):
         for kind in KINDS:
             members = [row for row in within if row.kind == kind and row.dominated == dominated]
             if members:
-                figure.add_trace(_measured_trace(kind, members, floor, dominated))
+                trace = _measured_trace(kind, members, floor, dominated)
+                # One entry per kind in the legend, which shows and hides all of it.
+                figure.add_trace(trace.update(legendgroup=kind, showlegend=not dominated or kind not in best))
     chosen = [row for row in rows if row.chosen]
     if chosen:
         figure.add_trace(_ring("chosen", CHOSEN, "circle-open", chosen[0].digest, *_place(chosen[0], floor)))

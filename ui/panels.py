@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tightfit.search.page import Html, escaped, join, table, tag
+from tightfit.search.palette import plain
 from tightfit.search.resolve import Resolved
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text
@@ -116,8 +117,8 @@ def _so_far(run: Run) -> str:
     if best:
         limit = f" of {run.summary.limit / MIB:.2f}" if run.summary.limit is not None else ""
         return (
-            f"Best so far: {best.label} takes {best.bytes / MIB:.2f}{limit} MiB and loses "
-            f"{loss_text(best.measured.kl, best.kl_se)} nats/token on {best.measured.split}."
+            f"Best so far: plan {best.short} ({best.label}) takes {best.bytes / MIB:.2f}{limit} MiB "
+            f"and loses {loss_text(best.measured.kl, best.kl_se)} nats/token on {best.measured.split}."
         )
     if run.summary.predicted:
         return (
@@ -178,7 +179,7 @@ def plan(run: Run, shown: Shown | None) -> Html:
 
 def _origin(shown: Shown) -> str:
     if shown.resolved is None or shown.budget is None:
-        return shown.label
+        return f"{shown.label[0].upper()}{shown.label[1:]}."
     gap = shown.resolved.solution.gap
     proof = "the least possible" if gap <= 0 else f"within {100 * gap:.2g}% of the least possible"
     return (
@@ -295,4 +296,4 @@ def matrix(run: Run, decision: Decision | None, shown: Shown | None) -> Html:
 
 
 def _milli(value: float, se: float | None) -> str:
-    return loss_text(1e3 * value, 1e3 * se) if se is not None else nats_text(1e3 * value)
+    return f"{plain(1e3 * value)} ± {plain(1e3 * se)}" if se is not None else plain(1e3 * value)

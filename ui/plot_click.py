@@ -40,9 +40,12 @@ async function draw() {
   layout.modebar = {color: ink, activecolor: style("--tf-ink"), bgcolor: "rgba(0,0,0,0)"};
   layout.hoverlabel = {...layout.hoverlabel, bgcolor: style("--tf-card"), bordercolor: style("--tf-line"),
     font: {...(layout.hoverlabel || {}).font, color: style("--tf-ink")}};
+  const entries = layout.showlegend ? figure.data.filter(trace => trace.showlegend !== false).length : 0;
+  if (plot.offsetWidth < 480) layout.height += 12 * entries;  // the legend takes more rows
   if (finger) layout.dragmode = false;  // let it scroll past a figure
   const quiet = figure.data[0] && figure.data[0].type === "heatmap";
-  await Plotly.react(plot, figure.data, layout, {...config, displayModeBar: finger || quiet ? false : "hover"});
+  const displayModeBar = finger || quiet ? false : "hover";
+  await Plotly.react(plot, figure.data, layout, {...config, displayModeBar});
   if (!listening) {
     listening = true;
     plot.on("plotly_click", event => {
@@ -58,20 +61,18 @@ draw();
 """
 
 
-class PlotClick(gr.HTML):
-    """A figure; give it what :func:`drawn` returns, and listen to ``select``."""
-
-    def __init__(self, elem_id: str, min_height: int) -> None:
-        super().__init__(
-            value="",
-            # The value is not part of the markup, so that no change of it makes the browser build it anew.
-            html_template='<div class="tf-plot" role="img" aria-label=""></div>',
-            js_on_load=_SCRIPT,
-            head=f'<script src="{PLOTLY_URL}"></script>',
-            apply_default_css=False,
-            min_height=min_height,
-            elem_id=elem_id,
-        )
+def plot_click(elem_id: str, min_height: int) -> gr.HTML:
+    """Return a figure; give it what :func:`drawn` returns, and listen to its ``select``."""
+    return gr.HTML(
+        value="",
+        # The value is not part of the markup, so that no change of it makes the browser build it anew.
+        html_template='<div class="tf-plot" role="img" aria-label=""></div>',
+        js_on_load=_SCRIPT,
+        head=f'<script src="{PLOTLY_URL}"></script>',
+        apply_default_css=False,
+        min_height=min_height,
+        elem_id=elem_id,
+    )
 
 
 def drawn(figure: go.Figure | None, alt: str, zoom: str = "", words: str = "") -> str:

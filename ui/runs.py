@@ -67,9 +67,9 @@ def version(folder: Path) -> Version:
     return tuple(stamps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
-    """A run as pages show it.
+    """A run as pages show it; read once, it is the same object until the run changes.
 
     Attributes:
         state: of the process that works on it, if one does.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 from plotly.offline import get_plotlyjs
@@ -18,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tightfit.ui.plot_click import PLOTLY_URL
-from tightfit.ui.style import HEAD, STYLE, theme
+from tightfit.ui.style import HEAD, KEYS, STYLE, theme
 
 _POLICY = (
     # Gradio compiles its templates in the browser, which counts as eval.
@@ -34,7 +33,9 @@ def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_b
     Args:
         blocks: the page.
         exports: the one folder whose files the browser may ask for.
-        port, host, open_browser: see :func:`tightfit.ui.app.serve`.
+        port: where to listen; the first free one from 7860 on unless given.
+        host: address to listen on.
+        open_browser: whether to open the page in a browser.
     """
     blocks.launch(
         server_name=host,
@@ -56,6 +57,7 @@ def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_b
         theme=theme(),
         css=STYLE,
         head=HEAD,
+        js=KEYS,
     )
     print(f"Tightfit shows its runs at {blocks.local_url} (end it with Ctrl+C)", flush=True)
     blocks.block_thread()
@@ -105,5 +107,6 @@ def _script() -> bytes:
 
 
 def _plotly(request: Request) -> Response:
-    headers: dict[str, Any] = {"Cache-Control": "max-age=86400"}
+    # Said to be encoded already, so that it is not compressed anew for every page: that takes a second.
+    headers = {"Cache-Control": "max-age=86400", "Content-Encoding": "identity"}
     return Response(_script(), media_type="text/javascript; charset=utf-8", headers=headers)

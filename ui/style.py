@@ -17,6 +17,16 @@ HEAD = f"""
 """
 
 
+KEYS = """
+() => document.addEventListener("keyup", event => {
+  // Gradio tells of a released slider only where a pointer released it.
+  const slider = event.target.closest && event.target.closest("input[type=range]");
+  if (slider && /^(Arrow|Page|Home|End)/.test(event.key))
+    slider.dispatchEvent(new PointerEvent("pointerup", {bubbles: true}));
+})
+"""
+
+
 def theme() -> gr.themes.Base:
     """Return a theme that uses the fonts of the system and the colours of the report."""
     neutral, accent = gr.themes.colors.slate, gr.themes.colors.sky
@@ -83,6 +93,8 @@ _VALUES: dict[str, Any] = {
     "input_background_fill_dark": "#1e252c",
     "input_border_color": "#c9d0d8",
     "input_border_color_dark": "#3a4550",
+    "checkbox_border_color": "#8a96a3",
+    "checkbox_border_color_dark": "#6b7684",
     "table_even_background_fill": "#ffffff",
     "table_even_background_fill_dark": "#171c22",
     "table_odd_background_fill": "#ffffff",
@@ -101,7 +113,26 @@ body.dark {
   --tf-accent: #56b4e9; --tf-good: #3ec79d; --tf-bad: #ff9a5c; --tf-mark: #33261b;
 }
 .gradio-container { font-size: 15px; line-height: 1.5; }
-.gradio-container main { max-width: 1360px; margin: 0 auto; padding: 20px 24px 48px !important; }
+.gradio-container main { width: 100%; max-width: 1360px; margin: 0 auto !important;
+  padding: 4px 0 40px !important; }
+.html-container { padding: 0 !important; }
+#top { align-items: flex-start; }
+#top > .block { flex: 1 1 320px; }
+#controls { gap: 8px; flex: 0 1 300px; }
+#controls .block, #texts, #matrices { padding: 0; background: transparent; }
+#runs .container, #matrices .container { display: flex; align-items: center; gap: 12px; }
+#runs .container > span, #matrices .container > span { margin: 0; flex: none; }
+#runs .container > .wrap, #matrices .container > .wrap { flex: 1; min-width: 0;
+  border: 1px solid var(--tf-line); border-radius: 8px; background: var(--tf-card); }
+#texts { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 14px; padding: 12px 18px 0; }
+#texts > span { margin: 0; width: auto; }
+#texts label { padding: 2px 8px; border: 0; background: transparent; }
+#budget { padding: 0 18px 12px; }
+#plans { padding: 0; }
+#plans { --font-mono: inherit; font-size: 0.83rem; font-variant-numeric: tabular-nums; }
+#controls .row { justify-content: flex-end; gap: 8px; }
+#controls .row button { flex: 0 1 120px; }
+#controls .form, .tf-box .form { background: transparent; border: 0; }
 .tf-kicker { color: var(--tf-accent); font-size: 0.75rem; font-weight: 600; letter-spacing: 0.06em;
   text-transform: uppercase; margin: 0 0 2px; }
 .tf-title { display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; }
@@ -131,21 +162,24 @@ body.dark {
 .tf-steps li.now::before { background: var(--tf-accent); border-color: var(--tf-accent); }
 .tf-bar { height: 6px; border-radius: 3px; background: var(--tf-wash); margin-top: 8px; overflow: hidden; }
 .tf-bar i { display: block; height: 100%; background: var(--tf-accent); border-radius: 3px; }
+.tf-box { gap: 0 !important; }
+.tf-box .tf-card { border: 0 !important; background: transparent !important; }
+.tf-box .block { background: transparent; }
 .tf-card, .tf-box { background: var(--tf-card) !important; border: 1px solid var(--tf-line) !important;
   border-radius: 10px !important; color: var(--tf-ink); }
 .tf-card { padding: 14px 18px; }
-.tf-card h2, .tf-heading h2 { font-size: 1.05rem; font-weight: 650; margin: 0; color: var(--tf-ink);
+.tf-card h2, h2.tf-heading { font-size: 1.05rem; font-weight: 650; margin: 0; color: var(--tf-ink);
   overflow-wrap: anywhere; }
-.tf-card p, .tf-heading p { margin: 4px 0 0; }
-.tf-heading { padding: 14px 18px 0; }
+.tf-card p { margin: 4px 0 0; }
+h2.tf-heading { padding: 14px 18px 0; }
 .tf-caption { padding: 0 18px 12px; }
 .tf-chip { display: inline-block; margin-left: 8px; padding: 0 7px; border: 1px solid currentColor;
   border-radius: 9px; color: var(--tf-good); font-size: 0.75rem; font-weight: 500; vertical-align: 2px; }
-.tf-tiles { display: grid; gap: 10px 18px; margin: 12px 0 0; padding: 0;
-  grid-template-columns: repeat(auto-fit, minmax(112px, 1fr)); }
+.tf-tiles { display: grid; gap: 10px 14px; margin: 12px 0 0; padding: 0;
+  grid-template-columns: repeat(auto-fit, minmax(94px, 1fr)); }
 .tf-tiles dt { color: var(--tf-muted); font-size: 0.78rem; }
 .tf-tiles dd { margin: 0; }
-.tf-tiles .value { font-size: 1.3rem; font-weight: 650; letter-spacing: -0.02em; line-height: 1.25;
+.tf-tiles .value { font-size: 1.2rem; font-weight: 650; letter-spacing: -0.02em; line-height: 1.25;
   font-variant-numeric: tabular-nums; white-space: nowrap; }
 .tf-tiles .value small { font-size: 0.8rem; font-weight: 500; letter-spacing: 0; }
 .tf-tiles .beside { color: var(--tf-muted); font-size: 0.76rem; line-height: 1.3; }
@@ -165,15 +199,20 @@ body.dark {
 .tf-card pre { background: var(--tf-wash); border-radius: 8px; padding: 12px 14px; margin: 12px 0 0;
   overflow-x: auto; line-height: 1.6; }
 .tf-card summary { cursor: pointer; color: var(--tf-accent); font-size: 0.9rem; }
+.tabs button.selected { color: var(--tf-accent) !important; }
+.tabs button.selected::after { background-color: var(--tf-accent) !important; }
+#export { margin: 0 18px 16px; width: auto; }
 .tf-empty { padding: 24px 28px; }
 .tf-plot { width: 100%; min-height: inherit; }
 .tf-plot.tf-words { display: flex; align-items: center; justify-content: center; text-align: center;
   color: var(--tf-muted); padding: 24px; min-height: 200px; }
 .tf-plot .nsewdrag { cursor: pointer; }
 @media (max-width: 640px) {
-  .gradio-container main { padding: 14px 10px 32px !important; }
+  .gradio-container .main.fillable { padding: 8px; }
+  #top { flex-direction: column; align-items: stretch; }
+  #top > .block, #controls { flex: none; width: 100%; }
   .tf-title h1 { font-size: 1.3rem; }
   .tf-card { padding: 12px 14px; }
-  .tf-heading { padding: 12px 14px 0; }
+  h2.tf-heading { padding: 12px 14px 0; }
 }
 """

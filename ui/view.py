@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tightfit.search.resolve import Resolved, resolve
 from tightfit.search.store import Store
-from tightfit.spaces import Budget, Decision
+from tightfit.search.summary import PlanRow
+from tightfit.spaces import Budget, Decision, format_size
 from tightfit.ui.panels import Shown
 from tightfit.ui.runs import Run, Version, version
 
@@ -53,7 +54,7 @@ def shown_plan(run: Run, view: View) -> Shown | None:
     """Return the plan that a view comes down to: the budget's, the one picked, or the run's best so far."""
     if view.budget is not None and run.summary.link is not None:
         answer = solved(run.folder, version(run.folder), view.budget)
-        label = f"solved for {view.budget} B"
+        label = f"solved for {format_size(view.budget)}"
         return Shown(answer.plan, answer.weight_bytes, label, answer.loss, answer, view.budget)
     best, solution = run.best, run.summary.solution
     digests = (view.digest, best.digest if best else None, solution.digest if solution else None)
@@ -62,9 +63,13 @@ def shown_plan(run: Run, view: View) -> Shown | None:
         return None
     stored = run.plans[digest]
     rows = [row for front in run.summary.fronts if (row := front.find(digest))]
-    label = rows[0].label if rows else stored.source
+    label = _label(rows[0]) if rows else f"proposed by {stored.source}"
     loss = rows[0].predicted if rows else _predicted(run, digest)
     return Shown(stored.plan, stored.bytes, label, loss)
+
+
+def _label(row: PlanRow) -> str:
+    return f"proposed by {row.label}" if row.kind == "searched" else f"baseline {row.label}"
 
 
 def _predicted(run: Run, digest: str) -> float | None:

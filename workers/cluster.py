@@ -12,7 +12,8 @@ import secrets
 import signal
 import socket
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -52,7 +53,7 @@ class Cluster:
     """
 
     def __init__(self, cpus: int, address: str | None = None, gpus: int = 0) -> None:
-        self._leave: list[Any] = []
+        self._leave: list[Callable[[], None]] = []
         if address is not None and address != "auto" and not _ADDRESS.fullmatch(address):
             raise InputError(f"workers.address: {address!r} must be auto or host:port.")
         import ray
@@ -129,9 +130,7 @@ class Cluster:
                 raise WorkerError(f"workers.address: nothing answers at {address} ({error}).") from error
             # Ray would let it overrule the address that was asked for.
             self._leave.append(_set_environment({"RAY_ADDRESS": None}))
-        self._init(
-            f"workers.address: could not join the Ray cluster at {address!r}", address=address, **quiet
-        )
+        self._init(f"workers.address: could not join the cluster at {address!r}", address=address, **quiet)
 
     def _init(self, failure: str, **settings: Any) -> None:
         _refresh_authentication()
@@ -143,12 +142,10 @@ class Cluster:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
             raise WorkerError(f"{failure}: {reason}.") from error
         finally:
-            try:
-                signal.signal(signal.SIGTERM, handled)  # Ray puts its own there
-            except ValueError:  # not the main thread, where Ray does not either
-                pass
-        self._leave.append(self._ray.shutdown)
+            with suppress(ValueError, TypeError):  # not the main thread, or a handler from outside Python
+                signal.signal(signal.SIGTERM, handled)  # Ray put its own there
         self._leave.append(_hush())
+        self._leave.append(self._ray.shutdown)
 
     def _check(self, kind: str, needed: int) -> None:
         there = int(self._ray.cluster_resources().get(kind, 0))
@@ -159,7 +156,7 @@ class Cluster:
             )
 
 
-def _bind_to_loopback() -> Any:
+def _bind_to_loopback() -> Callable[[], None]:
     """Let Ray bind what it starts to the loopback address alone; return what undoes it.
 
     It does so by itself where it knows no clusters, and finds out about that when it is imported.
@@ -172,7 +169,7 @@ def _bind_to_loopback() -> Any:
     return lambda: setattr(constants, "ENABLE_RAY_CLUSTER", before)
 
 
-def _hush() -> Any:
+def _hush() -> Callable[[], None]:
     """Keep Ray from printing into the user's terminal that a worker died; return what undoes it.
 
     Whoever uses the workers hears of it and says what matters.
@@ -200,7 +197,7 @@ def _short_folder() -> Path:
     return own if len(str(own)) + _SCRATCH_NAME <= _LONGEST_ROOT else Path("/tmp")
 
 
-def _set_environment(values: Mapping[str, str | None]) -> Any:
+def _set_environment(values: Mapping[str, str | None]) -> Callable[[], None]:
     """Set or unset environment variables; return what puts the old ones back."""
     before = {name: os.environ.get(name) for name in values}
     _put(values)

@@ -9,7 +9,6 @@ from typing import Any
 from tightfit.spaces import TightfitError
 from tightfit.workers.cluster import WorkerError
 from tightfit.workers.crew import Job, Outcome
-from tightfit.workers.recipe import Recipe
 from tightfit.workers.worker import Ready, Worker
 
 PLACED_WITHIN = 60.0

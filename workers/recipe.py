@@ -96,9 +96,9 @@ class Recipe:
         energies = load(content)
         expected = self.identity.get("importance")
         if expected is not None and digest_importance(energies) != expected:
+            found = digest_importance(energies)
             raise InputError(
-                f"{self.importance}: holds importances of digest {digest_importance(energies)}, but the plans "
-                f"are for {expected}."
+                f"{self.importance}: holds importances of digest {found}, but the plans are for {expected}."
             )
         return energies
 
@@ -135,6 +135,7 @@ def describe_setup(evaluator: Evaluator) -> dict[str, str]:
     from tightfit.workers.evaluator import PROTOCOL_VERSION
 
     replica = evaluator.replica
+    on_cpu = replica.device.type == "cpu"
     return {
         "torch version": torch.__version__,
         "Transformers version": transformers.__version__,
@@ -143,9 +144,7 @@ def describe_setup(evaluator: Evaluator) -> dict[str, str]:
         "device": str(replica.device),
         "number format": str(replica.dtype),
         "machine type": platform.machine(),
-        "vector instructions": torch.backends.cpu.get_cpu_capability()
-        if replica.device.type == "cpu"
-        else "",
+        "vector instructions": torch.backends.cpu.get_cpu_capability() if on_cpu else "any",
         "content key": evaluator.key({}),
     }
 

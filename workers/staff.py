@@ -60,8 +60,8 @@ class Staff:
                 self.welcome(hand, answer)
             if len(self.hands) < self._count:
                 raise WorkerError(
-                    f"workers.count: Ray found no place for {self._count} workers within {PLACED_WITHIN:.0f} s; "
-                    "others may be using its CPUs."
+                    f"workers.count: Ray found no place for {self._count} workers within "
+                    f"{PLACED_WITHIN:.0f} s; others may be using its CPUs."
                 )
 
     def fill(self) -> None:
@@ -113,7 +113,8 @@ class Staff:
             self._failed_starts += 1
             if self._failed_starts == _FAILED_STARTS:
                 raise WorkerError(
-                    f"workers: {_FAILED_STARTS} ended before they were ready, the last one since {answer.reason}."
+                    f"workers: {_FAILED_STARTS} ended before they were ready, the last one since "
+                    f"{answer.reason}."
                 )
             self.hire()
 
@@ -138,8 +139,8 @@ class Staff:
         for what, value in ready.setup.items():
             if value != self._setup.get(what):
                 raise WorkerError(
-                    f"workers: the {what} is {value} on {ready.host} and {self._setup.get(what)} here, so losses "
-                    "would not be the same; use equal machines with equal installations."
+                    f"workers: the {what} is {value} on {ready.host} and {self._setup.get(what)} here, so "
+                    "losses would not be the same; use equal machines with equal installations."
                 )
 
 

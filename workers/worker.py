@@ -66,16 +66,16 @@ class Worker:
         Returns:
             What came of it, or the error that says that this worker is not fit to measure anything.
         """
+        evaluator = self._built()
         try:
-            return measure(self._built(), self._recipe.texts, job)
-        except TightfitError as error:
-            return error
-        except OSError as error:  # a full disk is not the plan's fault
-            return WorkerError(f"workers: one on {platform.node()} could not go on: {_sentence(error)}")
+            return measure(evaluator, self._recipe.texts, job)
         except Exception as error:
-            evaluator = self._built()
-            protocol = evaluator.protocol(job.split, self._recipe.texts[job.text][: job.windows])
             self._evaluator = None  # it may have stopped half way between two plans
+            if isinstance(error, TightfitError):
+                return error
+            if isinstance(error, OSError):  # a full disk is not the plan's fault
+                return WorkerError(f"workers: one on {platform.node()} could not go on: {_sentence(error)}")
+            protocol = evaluator.protocol(job.split, self._recipe.texts[job.text][: job.windows])
             return Failure(job.plan, job.split, protocol, "error", _sentence(error))
 
     def _built(self) -> Evaluator:

@@ -16,6 +16,7 @@ AGENTS: dict[str, str] = {
     "mix": "tightfit.search.agents.mix:Mix",
     "greedy": "tightfit.search.agents.greedy:Greedy",
     "exact": "tightfit.search.agents.exact:Exact",
+    "relinearize": "tightfit.search.agents.relinearize:Relinearize",
     "evolution": "tightfit.search.agents.evolution:Evolution",
     "optuna:tpe": "tightfit.search.agents.optuna_agents:tpe",
     "optuna:nsga2": "tightfit.search.agents.optuna_agents:nsga2",

@@ -110,7 +110,8 @@ def _shrunk(kernel: Floats, errors: Floats) -> Floats | None:
     values = np.maximum(values, 0.0)
     turned = vectors.T @ errors
     unit = max(float(values.mean()), np.finfo(np.float64).tiny)
-    weights, missed = [], []
+    weights: list[Floats] = []
+    missed: list[Floats] = []
     for ridge in _RIDGES:
         inverse = 1 / (values + ridge * unit)
         weights.append(vectors @ (inverse * turned))

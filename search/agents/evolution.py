@@ -19,6 +19,7 @@ from tightfit.workers.measurement import compare
 NAME = "evolution"
 _PURPOSE = 41
 _FEW = 8  # measured plans; with fewer, exact solutions are parents as well
+_RARE = 16  # one new child in as many attempts says that the space is nearly exhausted
 _SIZES = 16  # of exact solutions that a search for the front starts from
 
 
@@ -77,12 +78,12 @@ class Evolution:
         for block in numbers():
             rng = np.random.default_rng([task.seed, _PURPOSE, generation, block])
             brood = parents.brood(rng, self.pool, seen | chosen.keys())
-            if not brood:
-                break
             plans = list(brood)
-            order = ranking.order(plans, correction.predict(plans), list(chosen), self.block)
+            order = ranking.order(plans, correction.predict(plans), list(chosen), self.block) if plans else []
             yield from ((plans[i], brood[plans[i]]) for i in order)
-        # Variation finds nothing new, so hardly anything is left: take it in the order of the table.
+            if len(brood) < self.pool // _RARE:
+                break
+        # Variation hardly finds anything new, so little is left: take it in the order of the table.
         while True:
             known = len(seen | chosen.keys())
             solutions = solve_k_best(task.costs, task.trusted, task.free_bytes, known + self.block)
@@ -93,7 +94,7 @@ class Evolution:
 
 
 def _starts(task: Task) -> dict[Levels, str]:
-    """Exact solutions: of every table, and of the trusted one the runners-up or those of other sizes."""
+    """Exact solutions of every table, and for the front those of the trusted one at other sizes."""
     starts: dict[Levels, str] = {}
     for name, losses in task.losses.items():
         starts.setdefault(solve(task.costs, losses, task.free_bytes).levels, f"exact, {name}")

@@ -31,13 +31,15 @@ PURPOSE = 50
 POPULATION = 24
 """Parents of a genetic sampler. Until so many plans are measured, by whomever, it draws at random."""
 
-GP_TRIALS = 100
+GP_TRIALS = 80
 """Most plans that a Gaussian process is fitted to; fitting grows with their cube."""
 
-MISSES = {"gp": 8}
-"""Most known plans in a row before an agent gives up; other samplers ask much faster."""
+PATIENCE = {"tpe": 20, "nsga2": 20, "nsga3": 20, "gp": 1, "cmaes": 20, "qmc": 20}
+"""How many known plans in a row a sampler may ask for, before single steps lead away from the last one."""
 
-_MISSES = 40
+STEPS = 30
+"""Most of these steps before an agent finds nothing new."""
+
 # Sizes that a search for the whole front starts from, as shares of the feasible range.
 _SHARES = (1.0, 0.75, 0.5, 0.25)
 
@@ -131,24 +133,26 @@ class OptunaAgent:
         self, task: Task, history: History, turn: int, found: dict[str, Proposal], count: int
     ) -> None:
         """Add plans that are not known until there are enough, or the sampler has run out of them."""
-        asker = self._asker(task, history, turn)
+        rng = np.random.default_rng([task.seed, PURPOSE, *self.sampler.encode(), turn])
+        asker = self._asker(task, history, int(rng.integers(2**31)))
         for proposal in found.values():
             asker.expect(proposal.levels)
-        misses = 0
-        while len(found) < count and misses < MISSES.get(self.sampler, _MISSES):
-            asked, note = asker.ask()
-            proposal = task.proposal(project(task, asked), self.name, note=note)
-            digest = proposal.plan.digest
-            if digest in history.seen or digest in found:
+        patience, misses = PATIENCE[self.sampler], 0
+        while len(found) < count and misses < patience + STEPS:
+            if misses < patience:
+                levels, note = asker.ask()
+            else:
+                levels = _step(task, levels, rng)
+            levels = project(task, levels)
+            proposal = task.proposal(levels, self.name, note=note)
+            if proposal.plan.digest in history.seen or proposal.plan.digest in found:
                 misses += 1
                 continue
             misses = 0
-            found[digest] = proposal
-            asker.expect(proposal.levels)
+            found[proposal.plan.digest] = proposal
+            asker.expect(levels)
 
-    def _asker(self, task: Task, history: History, turn: int) -> Asker:
-        rng = np.random.default_rng([task.seed, PURPOSE, *self.sampler.encode(), turn])
-        seed = int(rng.integers(2**31))
+    def _asker(self, task: Task, history: History, seed: int) -> Asker:
         if self.sampler == "cmaes":
             return Evolution(task, history.of(self.name), seed)
         gp = self.sampler == "gp"
@@ -211,3 +215,12 @@ def cmaes() -> OptunaAgent:
 def qmc() -> OptunaAgent:
     """Scrambled Sobol points, another scrambling in every round."""
     return OptunaAgent("qmc")
+
+
+def _step(task: Task, levels: Levels, rng: np.random.Generator) -> Levels:
+    """Return the plan after one random step: one decision takes the next larger or smaller option."""
+    free = [i for i, decision in enumerate(task.space.decisions) if len(decision.options) > 1]
+    at = int(rng.choice(free))
+    top = len(task.space.decisions[at].options) - 1
+    up = levels[at] == 0 or (levels[at] < top and rng.random() < 0.5)
+    return (*levels[:at], levels[at] + (1 if up else -1), *levels[at + 1 :])

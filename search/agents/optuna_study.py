@@ -23,6 +23,9 @@ Note = dict[str, Any]
 
 MIB = 2**20
 
+LEAST_LOSS = 1e-9
+"""Nats per token; smaller losses are not told apart where their logarithm is used."""
+
 
 @dataclass(frozen=True)
 class Axes:
@@ -32,7 +35,8 @@ class Axes:
 
     Attributes:
         sizes: number of options by decision; those with one option are left out.
-        smooth: levels are rounded from real numbers, for a sampler that follows gradients.
+        smooth: levels are rounded from real numbers and losses are logarithms, for a sampler that
+            follows gradients.
     """
 
     sizes: dict[str, int]
@@ -124,6 +128,9 @@ class LiveStudy:
         loss = trial.loss
         if loss is None or not math.isfinite(loss):
             return None
+        if self._axes.smooth:
+            # Losses span orders of magnitude, and what follows gradients needs an even scale.
+            loss = math.log(max(loss, LEAST_LOSS))
         return [trial.proposal.weight_bytes / MIB, loss] if self._task.mode == "front" else [loss]
 
     def _add(self, levels: Levels, values: list[float] | None) -> None:

@@ -93,7 +93,7 @@ def _step(level: int, options: NDArray[np.int64], rng: np.random.Generator) -> i
 
 def _gains(row: NDArray[np.float64], level: int) -> NDArray[np.float64]:
     """What the options above a level gain over it."""
-    return np.maximum(row[level] - row[level + 1 :], 0.0)
+    return np.asarray(np.maximum(row[level] - row[level + 1 :], 0.0))
 
 
 def _hold(task: Task, table: Table, levels: Sequence[int], decisions: Collection[int]) -> Task:

@@ -18,7 +18,6 @@ from tightfit.search.settings import Settings
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.spaces import InputError, Plan
-from tightfit.workers.lab import TINY, train
 
 BUDGET = 90_000
 TEXT = {"sequence": 64, "calibration": 512, "selection": 1024, "validation": 1024, "holdout": 1024}
@@ -37,30 +36,6 @@ def pydoc_words() -> list[str]:
     from pydoc_data import topics
 
     return list(dict.fromkeys(" ".join(topics.topics.values()).split()))
-
-
-@pytest.fixture(scope="session")
-def tiny_model() -> str:
-    return str(train(TINY))
-
-
-@pytest.fixture(scope="session")
-def settings_of(tiny_model: str) -> Callable[..., Settings]:
-    def make(folder: Path, **changes: Any) -> Settings:
-        data: dict[str, Any] = {
-            "name": "tiny",
-            "runs": str(folder),
-            "model": tiny_model,
-            "threads": 1,
-            "budget": {"weights": f"{BUDGET}B"},
-            "space": {"weights": {"bits": [2, 3, 4, 6], "pin": {"embed": "8b-g64-float"}}},
-            "text": TEXT,
-            "sense": SENSE,
-            "workers": {"validation": 0},
-        }
-        return Settings.from_dict({**data, **changes})
-
-    return make
 
 
 @pytest.fixture(scope="session")

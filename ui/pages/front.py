@@ -11,18 +11,18 @@ from tightfit.exporters import get_exporter
 from tightfit.search.figures import Mark, front_figure
 from tightfit.search.resolve import stored_shipment
 from tightfit.search.store import Store
-from tightfit.search.summary import Front
-from tightfit.search.tables import loss_text, marks
+from tightfit.search.summary import Front, PlanRow
+from tightfit.search.tables import marks, nats_text
 from tightfit.ui import panels
 from tightfit.ui.panels import MIB, Shown
-from tightfit.ui.plot_click import PlotClick, drawn
+from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run, front_key
 from tightfit.ui.view import View
 
-HEADERS = ["What", "MiB", "KL ± se", "Plan"]
+HEADERS = ["What", "MiB", "KL", "± se", "Plan"]
 PLAN_COLUMN = HEADERS.index("Plan")
 
-_HEIGHT = 440
+_HEIGHT = 400
 _STEPS = 400
 
 
@@ -36,34 +36,35 @@ class FrontPage:
     def __init__(self, exports: Path) -> None:
         self._exports = exports
         with gr.Row(equal_height=False):
-            with gr.Column(scale=3, min_width=340):
-                with gr.Group(elem_classes="tf-box"):
-                    self.texts = gr.Radio(label="Measured on", visible=False, elem_id="texts")
-                    self.figure = PlotClick("front", _HEIGHT)
-                    self.caption = gr.HTML(apply_default_css=False)
-                with gr.Group(elem_classes="tf-box"):
-                    self.budget = gr.Slider(
-                        0,
-                        1,
-                        value=0,
-                        label="Another budget, MiB",
-                        info="Solves again from the stored scores; nothing is measured.",
-                        visible=False,
-                        elem_id="budget",
-                    )
-            with gr.Column(scale=2, min_width=340):
-                self.plan = gr.HTML(apply_default_css=False, elem_id="plan")
-                self.export = gr.DownloadButton(
-                    "Export plan as JSON", size="md", visible=False, elem_id="export"
+            with gr.Column(scale=3, min_width=340, elem_classes="tf-box"):
+                self.texts = gr.Radio(label="Measured on", choices=[], visible=False, elem_id="texts")
+                self.figure = plot_click("front", _HEIGHT)
+                self.budget = gr.Slider(
+                    0,
+                    1,
+                    value=0,
+                    label="Another budget, MiB",
+                    info="Solves again from the stored scores; nothing is measured.",
+                    buttons=[],
+                    visible=False,
+                    elem_id="budget",
                 )
+                self.caption = gr.HTML(apply_default_css=False)
+            with gr.Column(scale=2, min_width=340):
+                with gr.Column(elem_classes="tf-box", min_width=0):
+                    self.plan = gr.HTML(apply_default_css=False, elem_id="plan")
+                    self.export = gr.DownloadButton(
+                        "Export plan as JSON", size="md", visible=False, elem_id="export"
+                    )
                 self.table = gr.Dataframe(
                     headers=HEADERS,
-                    datatype=["str", "number", "str", "str"],
+                    datatype=["str", "number", "number", "number", "str"],
                     type="array",
                     interactive=False,
                     show_label=False,
                     max_height=330,
-                    column_widths=["38%", "16%", "26%", "20%"],
+                    buttons=[],
+                    column_widths=[190, 66, 72, 72, 114],
                     visible=False,
                     elem_id="plans",
                 )
@@ -160,10 +161,11 @@ def _caption(front: Front | None) -> str:
     return panels.tag("p", words, class_="tf-note tf-caption")
 
 
-def _cells(row: Any) -> list[Any]:
+def _cells(row: PlanRow) -> list[Any]:
     words = marks(row)
     label = f"{row.label} · {', '.join(words)}" if words else row.label
-    return [label, round(row.bytes / MIB, 2), loss_text(row.measured.kl, row.kl_se), row.short]
+    se = float(nats_text(row.kl_se)) if row.kl_se is not None else None
+    return [label, round(row.bytes / MIB, 2), float(nats_text(row.measured.kl)), se, row.short]
 
 
 def _mib_up(size: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import gradio as gr
@@ -11,7 +12,7 @@ from tightfit.search.maps import plan_map
 from tightfit.search.page import tag
 from tightfit.ui import panels
 from tightfit.ui.panels import Shown
-from tightfit.ui.plot_click import PlotClick, drawn
+from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run
 from tightfit.ui.view import View, shown_decision
 
@@ -23,12 +24,14 @@ class LayersPage:
 
     def __init__(self) -> None:
         with gr.Row(equal_height=False):
-            with gr.Column(scale=4, min_width=320), gr.Group(elem_classes="tf-box"):
+            with gr.Column(scale=4, min_width=320), gr.Column(elem_classes="tf-box", min_width=0):
+                gr.HTML(_title("Where the model is sensitive"), apply_default_css=False)
+                self.sensitivity = plot_click("sensitivity", _HEIGHT)
                 self.sensitive = gr.HTML(apply_default_css=False)
-                self.sensitivity = PlotClick("sensitivity", _HEIGHT)
-            with gr.Column(scale=4, min_width=320), gr.Group(elem_classes="tf-box"):
+            with gr.Column(scale=4, min_width=320), gr.Column(elem_classes="tf-box", min_width=0):
+                gr.HTML(_title("The plan"), apply_default_css=False)
+                self.layout = plot_click("layout", _HEIGHT)
                 self.planned = gr.HTML(apply_default_css=False)
-                self.layout = PlotClick("layout", _HEIGHT)
             with gr.Column(scale=4, min_width=320):
                 self.pick = gr.Dropdown(label="Matrix", choices=[], visible=False, elem_id="matrices")
                 self.matrix = gr.HTML(apply_default_css=False, elem_id="matrix")
@@ -43,26 +46,16 @@ class LayersPage:
         sensitivity, decision = run.summary.sensitivity, shown_decision(run, view)
         layout = plan_map(run.sites, run.decisions, shown.plan) if shown else None
         names = [decision.name for decision in run.decisions]
-        zoom = str(run.folder)
         return {
-            self.sensitive: _title(
-                "Where the model is sensitive",
-                f"Brighter loses more: {sensitivity.what}." if sensitivity else "",
-            ),
-            self.sensitivity: drawn(
-                sensitivity_figure(sensitivity) if sensitivity else None,
-                "Loss of each matrix alone, by layer and module; the list beside it names every matrix.",
-                zoom,
-                "No option is scored yet: that is what the stage “sense” does.",
-            ),
-            self.planned: _title(
-                "The plan",
-                f"Plan {shown.plan.short}, {shown.label}: brighter gets more bits." if shown else "",
+            self.sensitive: _caption(f"Brighter loses more: {sensitivity.what}." if sensitivity else ""),
+            self.sensitivity: _sensitivity(run),
+            self.planned: _caption(
+                f"Plan {shown.plan.short}, {shown.label}. Brighter gets more bits." if shown else ""
             ),
             self.layout: drawn(
                 plan_figure(layout) if layout else None,
                 "Bits of each matrix in the plan, by layer and module.",
-                zoom,
+                str(run.folder),
                 "There is no plan yet: the stage “solve” finds the first one.",
             ),
             self.pick: gr.update(
@@ -72,5 +65,20 @@ class LayersPage:
         }
 
 
-def _title(title: str, words: str) -> str:
-    return tag("div", tag("h2", title), tag("p", words, class_="tf-note"), class_="tf-heading")
+@lru_cache(maxsize=4)
+def _sensitivity(run: Run) -> str:
+    sites = run.summary.sensitivity
+    return drawn(
+        sensitivity_figure(sites) if sites else None,
+        "Loss of each matrix alone, by layer and module; the list beside it names every matrix.",
+        str(run.folder),
+        "No option is scored yet: that is what the stage “sense” does.",
+    )
+
+
+def _title(title: str) -> str:
+    return tag("h2", title, class_="tf-heading")
+
+
+def _caption(words: str) -> str:
+    return tag("p", words, class_="tf-note tf-caption") if words else ""
