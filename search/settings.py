@@ -176,6 +176,8 @@ class SearchSettings(Section):
     """Most plans that agents which learn from measurements may measure, all of them together."""
     batch: Annotated[int, Field(ge=1, le=1024)] = 8
     """Plans that such an agent proposes at a time."""
+    sensitivity_tokens: Count | None = None
+    """Selection tokens of the backward pass at a plan that `relinearize` steps from; null is at most 1024."""
     time: Duration | None = None
     """Time of the whole run after which no agent is asked for further plans."""
     finalists: Annotated[int, Field(ge=1, le=64)] = 6
@@ -232,18 +234,18 @@ class Settings(Section):
     runs: Annotated[Text, Field(examples=["runs"])] = "runs"
     """Folder of the run folders."""
 
-    @field_validator("sense")
+    @field_validator("sense", "search")
     @classmethod
-    def _within_selection(cls, sense: SenseSettings, info: ValidationInfo) -> SenseSettings:
+    def _within_selection(cls, section: Section, info: ValidationInfo) -> Section:
         """Refuse measurements on more tokens than there will be, rather than shorten them silently."""
         if "text" not in info.data:
-            return sense
+            return section
         available = info.data["text"].selection
-        asked = {key: getattr(sense, key) for key in ("prescreen_tokens", "marginal_tokens", "fit_tokens")}
-        over = [_too_many(key, tokens, available) for key, tokens in asked.items() if tokens > available]
+        asked = {key: tokens for key, tokens in section if key.endswith("_tokens")}
+        over = [_too_many(key, n, available) for key, n in asked.items() if n is not None and n > available]
         if over:
-            raise ValidationError.from_exception_data("sense", over)
-        return sense
+            raise ValidationError.from_exception_data(str(info.field_name), over)
+        return section
 
     def weight_rules(self) -> WeightRules:
         """Return which weight options the space offers."""

@@ -50,7 +50,10 @@ async function draw() {
     listening = true;
     plot.on("plotly_click", event => {
       const key = event.points[0] && event.points[0].customdata;
-      if (key) trigger("select", {key: Array.isArray(key) ? key[0] : key});
+      if (!key) return;
+      trigger("select", {key: Array.isArray(key) ? key[0] : key});
+      const answer = document.querySelector(props.answer);
+      if (answer && innerWidth <= 640) answer.scrollIntoView({behavior: "smooth", block: "nearest"});
     });
   }
 }
@@ -61,8 +64,14 @@ draw();
 """
 
 
-def plot_click(elem_id: str, min_height: int) -> gr.HTML:
-    """Return a figure; give it what :func:`drawn` returns, and listen to its ``select``."""
+def plot_click(elem_id: str, min_height: int, answer: str) -> gr.HTML:
+    """Return a figure; give it what :func:`drawn` returns, and listen to its ``select``.
+
+    Args:
+        elem_id: id of its element.
+        min_height: room kept for it, in pixels.
+        answer: CSS selector of what a click changes; narrow screens scroll there.
+    """
     return gr.HTML(
         value="",
         # The value is not part of the markup, so that no change of it makes the browser build it anew.
@@ -72,6 +81,7 @@ def plot_click(elem_id: str, min_height: int) -> gr.HTML:
         apply_default_css=False,
         min_height=min_height,
         elem_id=elem_id,
+        answer=answer,
     )
 
 

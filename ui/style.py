@@ -128,11 +128,11 @@ body.dark {
 #texts > span { margin: 0; width: auto; }
 #texts label { padding: 2px 8px; border: 0; background: transparent; }
 #budget { padding: 0 18px 12px; }
-#plans { padding: 0; }
-#plans { --font-mono: inherit; font-size: 0.83rem; font-variant-numeric: tabular-nums; }
+#plans { padding: 0; --font-mono: var(--font); --input-text-size: 0.83rem; font-size: 0.83rem;
+  font-variant-numeric: tabular-nums; }
 #controls .row { justify-content: flex-end; gap: 8px; }
-#controls .row button { flex: 0 1 120px; }
-#controls .form, .tf-box .form { background: transparent; border: 0; }
+#controls .row button { flex: 0 1 120px; min-width: 0; }
+.gradio-container .form { background: transparent; border: 0; }
 .tf-kicker { color: var(--tf-accent); font-size: 0.75rem; font-weight: 600; letter-spacing: 0.06em;
   text-transform: uppercase; margin: 0 0 2px; }
 .tf-title { display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; }
@@ -209,6 +209,8 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-plot .nsewdrag { cursor: pointer; }
 @media (max-width: 640px) {
   .gradio-container .main.fillable { padding: 8px; }
+  .tf-card th, .tf-card td { padding: 4px 5px; }
+  #matrix-column { order: -1; }
   #top { flex-direction: column; align-items: stretch; }
   #top > .block, #controls { flex: none; width: 100%; }
   .tf-title h1 { font-size: 1.3rem; }

@@ -62,13 +62,13 @@ class Window:
         self._timer.tick(self._tick, **self._wiring())
 
         def pick(view: View, event: gr.EventData) -> Updates:
-            return self._draw(self._picked(view, str(event.key)))
+            return self.draw(self._picked(view, str(event.key)))
 
         def pick_row(view: View, event: gr.SelectData) -> Updates:
-            return self._draw(self._picked(view, str(event.row_value[PLAN_COLUMN])))
+            return self.draw(self._picked(view, str(event.row_value[PLAN_COLUMN])))
 
         def pick_cell(view: View, event: gr.EventData) -> Updates:
-            return self._draw(replace(view, decision=str(event.key)))
+            return self.draw(replace(view, decision=str(event.key)))
 
         front.figure.select(pick, **self._wiring())
         front.table.select(pick_row, **self._wiring())
@@ -96,13 +96,13 @@ class Window:
         }
 
     def _on(self, event: Any, component: Any, change: Callable[[View, Any], View]) -> None:
-        event(lambda view, value: self._draw(change(view, value)), **self._wiring(component))
+        event(lambda view, value: self.draw(change(view, value)), **self._wiring(component))
 
     def _begin(self, view: View) -> Updates:
-        return self._draw(View())
+        return self.draw(View())
 
     def _tick(self, view: View) -> Updates:
-        return {self._view: gr.skip()} if self._signs(view.folder) == view.seen else self._draw(view)
+        return {self._view: gr.skip()} if self._signs(view.folder) == view.seen else self.draw(view)
 
     def _signs(self, folder: Path | None) -> object:
         """What has to change for a page to be drawn anew."""
@@ -132,7 +132,7 @@ class Window:
         else:
             if wish != "run":
                 gr.Info(f"Asked to {wish}: the run does so after what it is measuring now.")
-        return self._draw(view)
+        return self.draw(view)
 
     def _go_on(self, view: View) -> Updates:
         """Let a paused run go on, or start a process for one that nobody works on."""
@@ -145,7 +145,7 @@ class Window:
                 resume(view.folder)
         except TightfitError as error:
             gr.Warning(str(error))
-        return self._draw(view)
+        return self.draw(view)
 
     def _read(self, view: View) -> Run | None:
         try:
@@ -153,7 +153,7 @@ class Window:
         except TightfitError:
             return None
 
-    def _draw(self, view: View) -> Updates:
+    def draw(self, view: View) -> Updates:
         """Return what has changed on the page of a view."""
         folders = find_runs(self._path)
         if view.folder not in folders:

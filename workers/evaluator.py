@@ -157,6 +157,15 @@ class Evaluator:
         protocol = self.protocol(split, windows)
         return Measurement(plan, split, protocol, tuple(documents.values()), p99, seconds)
 
+    def references(self, windows: Sequence[Window]) -> list[Tensor]:
+        """Return the uncompressed model's log-probabilities of every next token, memory-mapped.
+
+        Returns:
+            Per window a float32 tensor of shape (tokens − 1, vocabulary).
+        """
+        paths = self._reference(windows)
+        return [_read_reference(w, path).log_probs for w, path in zip(windows, paths, strict=True)]
+
     def _apply(self, options: Mapping[str, WeightOption]) -> None:
         gone = [site for site in self._applied if site not in options]
         if gone:

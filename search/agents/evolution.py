@@ -19,6 +19,7 @@ from tightfit.workers.measurement import compare
 NAME = "evolution"
 _PURPOSE = 41
 _FEW = 8  # measured plans; with fewer, exact solutions are parents as well
+_DOUBTFUL = 2.0  # standard errors within which a plan may be as good as the best of many
 _RARE = 16  # one new child in as many attempts says that the space is nearly exhausted
 _SIZES = 16  # of exact solutions that a search for the front starts from
 
@@ -140,7 +141,7 @@ class _Parents:
             ranks = [0] * len(measured)
         else:
             measured = measured[:most]
-            ranks = _ranks(measured)
+            ranks = noisy_ranks(measured)
         plans = [t.proposal.levels for t in measured]
         # Where all starts failed as well, what is unlike them may still work.
         fresh = [p for p in starts if p not in plans and p not in failed] or ([] if plans else starts)
@@ -181,7 +182,7 @@ class _Parents:
         return limit, self.plans[first], self.plans[second]
 
 
-def _ranks(measured: list[Trial]) -> list[int]:
+def noisy_ranks(measured: list[Trial]) -> list[int]:
     """Rank of each trial, best first; 0 for all that noise could have put behind the first."""
     ranks: list[int] = []
     for position, trial in enumerate(measured):
@@ -190,7 +191,7 @@ def _ranks(measured: list[Trial]) -> list[int]:
         if first is not None and trial.measured is not None:
             try:
                 paired = compare(trial.measured, first)
-                close = paired.difference <= paired.se
+                close = paired.difference <= _DOUBTFUL * paired.se
             except ValueError:  # measured on other documents: no comparison
                 close = False
         ranks.append(0 if close else position)

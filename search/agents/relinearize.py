@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.search.agents.base import History, Levels, Proposal, Sensitivity, Task, Trial
-from tightfit.search.solvers import solve
+from tightfit.search.agents.base import History, Levels, Proposal, Sensitivity, Table, Task, Trial
+from tightfit.search.solvers import solve, solve_k_best
 from tightfit.workers.measurement import compare
 
 NAME = "relinearize"
@@ -58,10 +59,13 @@ class Relinearize:
         if task.mode == "front":
             return _along_front(task, history, task.sensitivity, plans, count)
         for origin in _rivals(history, plans):
-            radii = _radii(_radius(task, history, origin), count)
-            steps = _steps(task, history, task.sensitivity(origin.proposal.levels), origin, radii, task.limit)
-            if steps:
-                return steps[:count]
+            radius = _radius(task, history, origin)
+            while radii := _radii(radius, count):
+                scores = task.sensitivity(origin.proposal.levels)
+                steps = _steps(task, history, scores, origin, radii, task.limit, count)
+                if steps:
+                    return steps
+                radius = radii[-1] / 2
         return []
 
 
@@ -98,14 +102,15 @@ def _along_front(
     tried = 0
     for position in _spread(len(front), anchors, turn):
         origin = front[position]
-        radii = _radii(_radius(task, history, origin), -(-count // (2 * anchors)))
+        share = -(-count // (2 * anchors))
+        radii = _radii(_radius(task, history, origin), share)
         if not radii:
             continue
         own = origin.proposal.weight_bytes
         last = position == len(front) - 1
         limits = (own, ends[position] if last else (own + ends[position]) // 2)
         scores = sensitivity(origin.proposal.levels)
-        steps = [p for limit in limits for p in _steps(task, history, scores, origin, radii, limit)]
+        steps = [p for limit in limits for p in _steps(task, history, scores, origin, radii, limit, share)]
         found |= {p.plan.digest: p for p in steps if p.plan.digest not in found}
         tried += bool(steps)
         if tried == anchors or len(found) >= count:
@@ -157,56 +162,57 @@ def _radii(radius: float, count: int) -> list[int]:
 def _steps(
     task: Task,
     history: History,
-    scores: Sequence[NDArray[np.float64]],
+    scores: Table,
     origin: Trial,
     radii: Sequence[int],
     limit: int,
+    count: int,
 ) -> list[Proposal]:
-    """New plans, one per region at most, that are predicted to be better than the origin."""
-    if not radii:
-        return []
-    region = _Region(task, scores, origin.proposal.levels, limit)
+    """New plans that are predicted to be better than the origin, as many as are asked for at most."""
+    region = _Region(task, scores, origin, limit)
     digest, turn = origin.proposal.plan.digest, history.rounds(NAME) + 1
+    plans = [[(radius, levels) for levels in region.plans(radius, count)] for radius in radii]
     found: dict[str, Proposal] = {}
-    for radius in radii:
-        levels = region.step(radius)
+    # The best of every region, then their second best, and so on.
+    for radius, levels in chain.from_iterable(filter(None, row) for row in zip_longest(*plans)):
         swaps, gain = region.swaps(levels), region.gain(levels)
         note = {"origin": digest, "radius": radius, "swaps": swaps, "gain": gain}
         label = f"{NAME} (step {turn}, {swaps} swap{'s' * (swaps != 1)})"
         proposal = task.proposal(levels, label, note=note)
         if gain > 0 and proposal.plan.digest not in history.seen:
             found.setdefault(proposal.plan.digest, proposal)
-    return list(found.values())
+    return list(found.values())[:count]
 
 
 class _Region:
     """The knapsack of swaps from one plan, with a price on every decision that changes."""
 
-    def __init__(self, task: Task, scores: Sequence[NDArray[np.float64]], levels: Levels, limit: int) -> None:
-        self._task, self._levels = task, levels
+    def __init__(self, task: Task, scores: Table, origin: Trial, limit: int) -> None:
+        self._task, self._levels = task, origin.proposal.levels
         self._limit = limit - task.space.fixed_bytes
-        self._scores = [_finite(row, level) for row, level in zip(scores, levels, strict=True)]
-        # Relative gaps of the solver need a total that is not about zero.
-        self._scale = float(sum(np.abs(row).max() for row in self._scores)) / len(levels)
+        self._scores = [_finite(row, level) for row, level in zip(scores, self._levels, strict=True)]
+        # The knapsack's total is the predicted loss, which its relative gaps are about.
+        self._share = (origin.loss or 0.0) / len(self._levels)
         self._solved: dict[float, Levels] = {}
 
-    def step(self, radius: int) -> Levels:
-        """Return the best plan for the least price at which no more decisions than this change."""
-        free = self._at(0.0)
-        if self.swaps(free) <= radius:
-            return free
+    def plans(self, radius: int, count: int) -> list[Levels]:
+        """Return the best plans of a region, at the price on a swap that keeps the best one within it."""
+        priced = self._priced(self._price(radius))
+        best = solve_k_best(self._task.costs, priced, self._limit, count)
+        return [solution.levels for solution in best if self.swaps(solution.levels) <= radius]
+
+    def _price(self, radius: int) -> float:
+        """Bisect for the least price of a swap at which the best plan changes no more decisions."""
+        if self.swaps(self._at(0.0)) <= radius:
+            return 0.0
         low, high = 0.0, 2 * max(float(np.ptp(row)) for row in self._scores)
-        best = self._levels
         for _ in range(_HALVINGS):
             middle = (low + high) / 2 if low else high / 16
-            levels = self._at(middle)
-            if self.swaps(levels) <= radius:
-                best, high = max(best, levels, key=self.gain), middle
-                if self.swaps(levels) == radius:
-                    break
-            else:
-                low = middle
-        return best
+            swaps = self.swaps(self._at(middle))
+            low, high = (middle, high) if swaps > radius else (low, middle)
+            if swaps == radius:
+                break
+        return high
 
     def swaps(self, levels: Levels) -> int:
         """Count the decisions that a plan changes."""
@@ -218,11 +224,15 @@ class _Region:
 
     def _at(self, price: float) -> Levels:
         if price not in self._solved:
-            priced = [row + price + self._scale for row in self._scores]
-            for row, level in zip(priced, self._levels, strict=True):
-                row[level] -= price
-            self._solved[price] = solve(self._task.costs, priced, self._limit).levels
+            self._solved[price] = solve(self._task.costs, self._priced(price), self._limit).levels
         return self._solved[price]
+
+    def _priced(self, price: float) -> list[NDArray[np.float64]]:
+        """Predicted losses in equal shares, with a price on leaving the option in place."""
+        priced = [row + price + self._share for row in self._scores]
+        for row, level in zip(priced, self._levels, strict=True):
+            row[level] -= price
+        return priced
 
 
 def _finite(row: NDArray[np.float64], level: int) -> NDArray[np.float64]:
@@ -237,25 +247,24 @@ def _origin(trial: Trial) -> str | None:
     return None if origin is None else str(origin)
 
 
-def _parent(history: History, trial: Trial) -> Trial:
-    """The plan that a step began at."""
-    return next(t for t in history.measured if t.proposal.plan.digest == _origin(trial))
+def _parent(history: History, trial: Trial) -> Trial | None:
+    """The measured plan that a step began at."""
+    return next((t for t in history.measured if t.proposal.plan.digest == _origin(trial)), None)
 
 
 def _gain(history: History, trial: Trial) -> float:
     """Measured decrease of the loss by a step; minus infinity where it could not be measured."""
-    if trial.measured is None or _origin(trial) is None:
-        return float("-inf")
-    return _loss(_parent(history, trial)) - _loss(trial)
+    parent = _parent(history, trial)
+    return float("-inf") if parent is None or trial.measured is None else _loss(parent) - _loss(trial)
 
 
 def _loss(trial: Trial) -> float:
     return float("inf") if trial.loss is None else trial.loss
 
 
-def _clearly(better: Trial, worse: Trial) -> bool:
+def _clearly(better: Trial, worse: Trial | None) -> bool:
     """Whether one plan is better than another by more than the noise of measuring both on the same text."""
-    if better.measured is None or worse.measured is None:
+    if worse is None or better.measured is None or worse.measured is None:
         return False
     try:
         pair = compare(better.measured, worse.measured)

@@ -9,6 +9,7 @@ from tightfit.search.agents import Task
 from tightfit.search.solvers import solve, solve_front
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed
+from tightfit.search.stages.sensitivity import sensitivity_at
 
 # Points of the front that are kept: enough for a smooth curve, few enough to list.
 _POINTS = 200
@@ -17,7 +18,8 @@ _POINTS = 200
 def make_task(bench: Bench, sensed: Sensed, model: LinkAdditive) -> Task:
     """Return what agents work on: the fitted loss table first, then what it was made from."""
     tables = {"fitted": list(model.weights), "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
-    return Task(bench.space, bench.limit, tables)
+    settings = bench.settings
+    return Task(bench.space, bench.limit, tables, settings.seed, settings.search.mode, sensitivity_at(bench))
 
 
 def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:

@@ -78,7 +78,7 @@ class House:
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[Cluster]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
-    with Cluster(2) as cluster:
+    with Cluster(3) as cluster:
         yield cluster
 
 
@@ -86,7 +86,7 @@ def cluster() -> Iterator[Cluster]:
 def house(cluster: Cluster, bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     marks = tmp_path_factory.mktemp("marks")
     given = {field.name: getattr(bench.recipe, field.name) for field in fields(bench.recipe)}
-    with RayPool(Haunted(**given, marks=marks), 2, bench.evaluator, shortest_lease=10.0) as pool:
+    with RayPool(Haunted(**given, marks=marks), 2, bench.evaluator, shortest_lease=5.0) as pool:
         yield House(pool, marks)
 
 
@@ -129,7 +129,7 @@ def test_a_killed_worker_loses_nothing_and_its_plan_is_not_blamed(bench: Bench, 
 
     def kill() -> None:
         for death in (1, 2):
-            wait_until(lambda: len(house.runs("held")) == death)
+            wait_until(lambda death=death: len(house.runs("held")) == death)
             os.kill(house.runs("held")[-1], signal.SIGKILL)
         wait_until(lambda: len(house.runs("held")) == 3)
         house.release("held")
@@ -214,11 +214,22 @@ def test_a_text_that_is_not_there(bench: Bench, house: House) -> None:
         list(house.pool.run([bench.job("n", 0, "holdout")]))
 
 
+def test_workers_that_would_measure_something_else_are_refused(bench: Bench) -> None:
+    other = replace(bench.recipe, identity={**bench.recipe.identity, "text": "another"}).build(1)
+    with pytest.raises(WorkerError, match=r"the content key is \w+ on .* and \w+ here"):
+        RayPool(bench.recipe, 1, other)
+
+
+def test_a_model_that_changed_is_the_callers_to_hear_of(bench: Bench) -> None:
+    with pytest.raises(InputError, match="has the digest"):
+        RayPool(replace(bench.recipe, digest="0" * 64), 1, bench.evaluator)
+
+
 def test_a_pool_of_none(bench: Bench) -> None:
     with pytest.raises(InputError, match="at least one"):
         RayPool(bench.recipe, 0, bench.evaluator)
 
 
 def test_more_workers_than_there_are_cpus(bench: Bench) -> None:
-    with pytest.raises(WorkerError, match="3 workers need a CPU each, but Ray has 2"):
-        RayPool(bench.recipe, 3, bench.evaluator)
+    with pytest.raises(WorkerError, match="4 workers need a CPU each, but Ray has 3"):
+        RayPool(bench.recipe, 4, bench.evaluator)

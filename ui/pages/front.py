@@ -38,7 +38,7 @@ class FrontPage:
         with gr.Row(equal_height=False):
             with gr.Column(scale=3, min_width=340, elem_classes="tf-box"):
                 self.texts = gr.Radio(label="Measured on", choices=[], visible=False, elem_id="texts")
-                self.figure = plot_click("front", _HEIGHT)
+                self.figure = plot_click("front", _HEIGHT, answer="#plan")
                 self.budget = gr.Slider(
                     0,
                     1,

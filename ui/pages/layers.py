@@ -26,13 +26,13 @@ class LayersPage:
         with gr.Row(equal_height=False):
             with gr.Column(scale=4, min_width=320), gr.Column(elem_classes="tf-box", min_width=0):
                 gr.HTML(_title("Where the model is sensitive"), apply_default_css=False)
-                self.sensitivity = plot_click("sensitivity", _HEIGHT)
+                self.sensitivity = plot_click("sensitivity", _HEIGHT, answer="#matrix")
                 self.sensitive = gr.HTML(apply_default_css=False)
             with gr.Column(scale=4, min_width=320), gr.Column(elem_classes="tf-box", min_width=0):
                 gr.HTML(_title("The plan"), apply_default_css=False)
-                self.layout = plot_click("layout", _HEIGHT)
+                self.layout = plot_click("layout", _HEIGHT, answer="#matrix")
                 self.planned = gr.HTML(apply_default_css=False)
-            with gr.Column(scale=4, min_width=320):
+            with gr.Column(scale=4, min_width=320, elem_id="matrix-column"):
                 self.pick = gr.Dropdown(label="Matrix", choices=[], visible=False, elem_id="matrices")
                 self.matrix = gr.HTML(apply_default_css=False, elem_id="matrix")
 

@@ -1,0 +1,57 @@
+"""What swaps would change at a plan: one backward pass there, kept on disk by content."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+
+from tightfit.proxies.relinearization import DRAWS, cost_tokens, swap_scores
+from tightfit.search.agents import Sensitivity
+from tightfit.search.archive import SENSING
+from tightfit.search.stages.prepare import Bench
+from tightfit.workers.evaluator import digest_windows
+
+_TOKENS = 1024
+
+
+def sensitivity_at(bench: Bench) -> Sensitivity:
+    """Return the function that scores every swap at a plan, for agents that ask for it."""
+
+    def score(levels: tuple[int, ...]) -> list[NDArray[np.float64]]:
+        tokens = bench.settings.search.sensitivity_tokens or _TOKENS
+        windows = bench.archive.windows(SENSING, tokens)
+        plan, seed = bench.space.plan(levels).digest, bench.settings.seed
+        what = {
+            "swaps at": plan,
+            "text": digest_windows(windows),
+            "space": bench.space.digest(),
+            "seed": str(seed),
+            "draws": str(DRAWS),
+        }
+        path = bench.store.path.parent / "sensitivity" / f"{bench.evaluator.key(what)}.safetensors"
+        if not path.exists():
+            references = bench.evaluator.references(windows)
+            bench.evaluator.clear()
+            with bench.progress.stage("explore", f"a backward pass at plan {plan[:12]}") as tick:
+                rows = swap_scores(
+                    bench.evaluator.replica,
+                    bench.space.decisions,
+                    bench.evaluator.matrix,
+                    levels,
+                    [torch.from_numpy(window.tokens) for window in windows],
+                    references,
+                    seed,
+                    tick,
+                )
+            path.parent.mkdir(exist_ok=True)
+            partial = path.with_suffix(".partial")
+            save_file({str(d): row.numpy() for d, row in enumerate(rows)}, partial)
+            partial.replace(path)
+            options = [len(decision.options) for decision in bench.space.decisions]
+            bench.archive.tokens += cost_tokens(sum(len(window.tokens) for window in windows), options)
+        scores = load_file(path)
+        return [scores[str(d)].mean(0) for d in range(len(levels))]
+
+    return score
