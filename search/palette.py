@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import html
 import math
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 INK = "#6b7684"
@@ -106,6 +107,24 @@ def plain(value: float) -> str:
     decimals = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{decimals}f}"
     return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def error_bars(values: Sequence[float], errors: Sequence[float | None], colour: str) -> dict[str, object]:
+    """Bars of one standard error; on a logarithmic axis the lower end must stay positive."""
+    known = [error or 0.0 for error in errors]
+    return {
+        "type": "data",
+        "array": known,
+        "arrayminus": [min(error, 0.95 * value) for value, error in zip(values, known, strict=True)],
+        "color": colour,
+        "thickness": 1.2,
+        "width": 3,
+    }
+
+
+def log_floor(losses: Iterable[float]) -> float:
+    """Where a logarithmic axis draws losses that are zero or, by noise, below: half the smallest other."""
+    return 0.5 * min((loss for loss in losses if loss > 0), default=2e-4)
 
 
 def see_through(colour: str, alpha: float) -> str:

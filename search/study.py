@@ -78,7 +78,7 @@ def write_study(store: Store, path: Path) -> Path:
     if not decisions:
         raise InputError(f"the run at {store.path} has no space yet; let it get past its first stage.")
     try:
-        partial.unlink(missing_ok=True)
+        partial.write_bytes(b"")
         with _new_study(partial, store.path.resolve().parent.name) as (storage, study):
             for key, value in about.items():
                 study.set_user_attr(key, value)

@@ -51,7 +51,7 @@ def find_runs(path: Path) -> list[Path]:
     if (path / RUN_FILE).is_file():
         return [path]
     found = [file.parent for file in path.glob(f"*/{RUN_FILE}")] if path.is_dir() else []
-    return sorted(found, key=lambda folder: (version(folder), folder.name), reverse=True)
+    return sorted(found, key=lambda folder: (max(version(folder)), folder.name), reverse=True)
 
 
 def version(folder: Path) -> Version:

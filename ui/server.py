@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tightfit.ui.plot_click import PLOTLY_URL
@@ -53,7 +53,7 @@ def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_b
         enable_monitoring=False,
         max_file_size="1kb",
         allowed_paths=[str(exports)],
-        app_kwargs={"routes": [Route(PLOTLY_URL, _plotly)], "middleware": guards(host), "docs_url": None},
+        app_kwargs={"routes": routes(), "middleware": guards(host), "docs_url": None},
         theme=theme(),
         css=STYLE,
         head=HEAD,
@@ -61,6 +61,11 @@ def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_b
     )
     print(f"Tightfit shows its runs at {blocks.local_url} (end it with Ctrl+C)", flush=True)
     blocks.block_thread()
+
+
+def routes() -> list[BaseRoute]:
+    """Return what this server has beside Gradio's own."""
+    return [Route(PLOTLY_URL, _plotly)]
 
 
 def guards(host: str) -> list[Middleware]:

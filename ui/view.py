@@ -92,11 +92,11 @@ def solved(folder: Path, _version: Version, budget: int) -> Resolved:
 
 
 def shown_decision(run: Run, view: View) -> Decision | None:
-    """Return the matrix that a view comes down to: the one picked, or the most sensitive one."""
-    sites = run.summary.sensitivity
+    """Return the matrix that a view comes down to: the one picked, or the most sensitive with a choice."""
+    sites, free = run.summary.sensitivity, {d.name for d in run.decisions if len(d.options) > 1}
     name = view.decision
     if name is None and sites:
         cells = [cell for row in sites.cells for cell in row if cell] + list(sites.apart)
-        scored = [cell for cell in cells if cell.loss is not None]
+        scored = [cell for cell in cells if cell.loss is not None and cell.decision in free]
         name = max(scored, key=lambda cell: cell.loss or 0.0).decision if scored else None
     return next((decision for decision in run.decisions if decision.name == name), None)

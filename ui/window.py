@@ -33,12 +33,13 @@ class Window:
 
     Attributes:
         blocks: the page, ready to be launched.
+        state: what a tab looks at, a :class:`View`; every event gets it first and gives it back.
     """
 
     def __init__(self, path: Path, exports: Path) -> None:
         self._path = path
         with gr.Blocks(title="Tightfit", analytics_enabled=False, fill_width=True) as self.blocks:
-            self._view = gr.State(View())
+            self.state = gr.State(View())
             self._timer = gr.Timer(REFRESH_SECONDS)
             with gr.Row(elem_id="top", equal_height=False):
                 self._head = gr.HTML(apply_default_css=False, scale=1)
@@ -59,13 +60,13 @@ class Window:
     def _listen(self) -> None:
         front, layers = self._front, self._layers
         self.blocks.load(self._begin, **self._wiring())
-        self._timer.tick(self._tick, **self._wiring())
+        self._timer.tick(self.tick, **self._wiring())
 
         def pick(view: View, event: gr.EventData) -> Updates:
-            return self.draw(self._picked(view, str(event.key)))
+            return self.draw(self.picked(view, str(event.key)))
 
         def pick_row(view: View, event: gr.SelectData) -> Updates:
-            return self.draw(self._picked(view, str(event.row_value[PLAN_COLUMN])))
+            return self.draw(self.picked(view, str(event.row_value[PLAN_COLUMN])))
 
         def pick_cell(view: View, event: gr.EventData) -> Updates:
             return self.draw(replace(view, decision=str(event.key)))
@@ -86,8 +87,8 @@ class Window:
         """What all events share. They take turns, so that none draws over what another changed."""
         shown = [self._head, self._runs, self._pause, self._resume, self._stop, self._verdict, self._tabs]
         return {
-            "inputs": [self._view, *inputs],
-            "outputs": [self._view, *shown, *self._front.components, *self._layers.components],
+            "inputs": [self.state, *inputs],
+            "outputs": [self.state, *shown, *self._front.components, *self._layers.components],
             "show_progress": "hidden",
             "api_visibility": "private",
             "concurrency_id": "view",
@@ -101,8 +102,9 @@ class Window:
     def _begin(self, view: View) -> Updates:
         return self.draw(View())
 
-    def _tick(self, view: View) -> Updates:
-        return {self._view: gr.skip()} if self._signs(view.folder) == view.seen else self.draw(view)
+    def tick(self, view: View) -> Updates:
+        """Return what has changed in the run or around it; nothing, as a rule."""
+        return {self.state: gr.skip()} if self._signs(view.folder) == view.seen else self.draw(view)
 
     def _signs(self, folder: Path | None) -> object:
         """What has to change for a page to be drawn anew."""
@@ -111,7 +113,7 @@ class Window:
             return runs
         return runs, version(folder), _state(folder), starting(folder), failure(folder)
 
-    def _picked(self, view: View, digest: str) -> View:
+    def picked(self, view: View, digest: str) -> View:
         """Return the view of a plan: a stored one by its digest, a predicted one by solving for its size."""
         run = self._read(view)
         if run is None:
@@ -124,7 +126,7 @@ class Window:
 
     def _wish(self, view: View, wish: Wish) -> Updates:
         if view.folder is None:
-            return {self._view: gr.skip()}
+            return {self.state: gr.skip()}
         try:
             ask(view.folder, wish)
         except TightfitError as error:
@@ -137,7 +139,7 @@ class Window:
     def _go_on(self, view: View) -> Updates:
         """Let a paused run go on, or start a process for one that nobody works on."""
         if view.folder is None:
-            return {self._view: gr.skip()}
+            return {self.state: gr.skip()}
         if _state(view.folder) == "paused":
             return self._wish(view, "run")
         try:
@@ -162,7 +164,7 @@ class Window:
         updates = {**self._draw_runs(folders, view.folder), **self._draw_run(view)}
         prints = {component._id: _fingerprint(update) for component, update in updates.items()}
         changed = {c: update for c, update in updates.items() if view.sent.get(c._id) != prints[c._id]}
-        return {**changed, self._view: replace(view, sent={**view.sent, **prints})}
+        return {**changed, self.state: replace(view, sent={**view.sent, **prints})}
 
     def _draw_runs(self, folders: list[Path], folder: Path | None) -> Updates:
         choices = [(found.resolve().name, str(found)) for found in folders]

@@ -104,6 +104,7 @@ class Cluster:
                     "RAY_AUTH_TOKEN": None,
                     "RAY_ADDRESS": None,
                     "RAY_REDIS_ADDRESS": None,
+                    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # or agents outlive a killed driver by 60
                     _CLUSTERS: "0",
                     "RAY_USAGE_STATS_ENABLED": "0",
                     "OMP_NUM_THREADS": "1",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -12,16 +14,21 @@ from tightfit.search.agents import Sensitivity
 from tightfit.search.archive import SENSING
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.evaluator import digest_windows
+from tightfit.workers.text import Window
 
 _TOKENS = 1024
+
+
+def windows_of(bench: Bench) -> Sequence[Window]:
+    """Return the text that such a pass runs on."""
+    return bench.archive.windows(SENSING, bench.settings.search.sensitivity_tokens or _TOKENS)
 
 
 def sensitivity_at(bench: Bench) -> Sensitivity:
     """Return the function that scores every swap at a plan, for agents that ask for it."""
 
     def score(levels: tuple[int, ...]) -> list[NDArray[np.float64]]:
-        tokens = bench.settings.search.sensitivity_tokens or _TOKENS
-        windows = bench.archive.windows(SENSING, tokens)
+        windows = windows_of(bench)
         plan, seed = bench.space.plan(levels).digest, bench.settings.seed
         what = {
             "swaps at": plan,

@@ -13,15 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
+from optuna.exceptions import ExperimentalWarning
 from optuna.trial import TrialState
 from tests.search.conftest import FakeRun
 
 from tightfit.search.records import StoredTrial
 from tightfit.search.store import Store
 from tightfit.search.study import METRICS, MIB, write_study
-from tightfit.spaces import InputError, Plan
+from tightfit.spaces import InputError
 from tightfit.workers.measurement import Failure
 
 
@@ -30,9 +32,9 @@ class Searched(FakeRun):
 
     def explore(self, plans: int = 6) -> None:
         self.solve()
-        options = range(len(self.space.decisions[1].options))
         for step in range(plans):
-            levels = [0] + [options[(step + i) % len(options)] for i in range(len(self.space.decisions) - 1)]
+            rng = np.random.default_rng([7, 6, step])
+            levels = [int(rng.integers(len(decision.options))) for decision in self.space.decisions]
             self.add_plan(levels, f"agent no. {step}")
             self.measure(levels, "selection", 6, 100)
         self.measure(self.best, "validation", 9, 228)
@@ -73,9 +75,9 @@ def test_every_whole_plan_of_the_selection_text_is_a_trial(run: Searched) -> Non
         of, stored = measured[digest], plans[digest]
         assert trial.state == TrialState.COMPLETE
         assert trial.values == [of.kl, stored.bytes / MIB]
-        chosen = {**dict(stored.plan.choices), **trial.params}
-        assert Plan.from_dict(chosen).digest == digest
-        assert set(chosen) - set(trial.params) == {"embed"}  # the one decision without a choice
+        choices = dict(stored.plan.choices)
+        assert choices.pop("embed") == "8b-g64-float"  # the one decision without a choice
+        assert trial.params == choices
         assert trial.user_attrs["label"] == stored.source
         assert trial.user_attrs["perplexity"] == of.perplexity
         assert trial.user_attrs["kl_se"] == of.kl_se
@@ -123,7 +125,8 @@ def test_the_rows_are_the_ones_that_optuna_writes(run: Searched, tmp_path: Path)
     again = tmp_path / "again.db"
     written = load(file)
     copy = optuna.create_study(study_name="demo", storage=f"sqlite:///{again}", directions=["minimize"] * 2)
-    copy.set_metric_names(list(METRICS))
+    with pytest.warns(ExperimentalWarning):
+        copy.set_metric_names(list(METRICS))
     for key, value in written.user_attrs.items():
         copy.set_user_attr(key, value)
     copy.add_trials(written.trials)
@@ -136,7 +139,7 @@ def dump(file: Path) -> list[str]:
     with sqlite3.connect(file) as db:
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             about = db.execute(f"PRAGMA table_info({table})").fetchall()
-            columns = [name for _, name, *_, key in about if not key or name == "trial_id"]
+            columns = [name for _, name, *_, key in about if not key or name == "trial_id"] or ["1"]
             rows += [f"{table} {row}" for row in db.execute(f"SELECT {', '.join(columns)} FROM {table}")]
     return sorted(rows)
 
@@ -239,7 +242,7 @@ def test_optuna_dashboard_opens_it(run: Searched, dashboard: Callable[[Path], Ca
     (study,) = get("/api/studies")["study_summaries"]
     assert study["study_name"] == "demo"
     shown = get(f"/api/studies/{study['study_id']}")
-    assert shown["metric_names"] == list(METRICS)
+    assert shown["objective_names"] == list(METRICS)
     measured = {m.plan: m for m in run.store.measurements("selection")}
     trials = {attribute(t, "digest"): t for t in shown["trials"]}
     assert trials.keys() == {*measured, digest}

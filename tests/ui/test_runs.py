@@ -101,7 +101,9 @@ def test_a_run_that_cannot_go_on_says_why(small_run: Callable[..., object]) -> N
     resume(folder)
     runs._STARTED[folder].wait(120)
     assert not runs.starting(folder)
-    assert re.search(rf"\S.* \(exit code \d+; see {re.escape(str(folder / runs.LOG_FILE))}\)", failure(folder))
+    assert re.search(
+        rf"\S.* \(exit code \d+; see {re.escape(str(folder / runs.LOG_FILE))}\)", failure(folder)
+    )
 
 
 def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:

@@ -58,7 +58,8 @@ def test_the_matrix_shown_is_the_most_sensitive_one_unless_one_was_picked(
     made = small_run("sense")
     run = read(made.store.path.parent)
     worst = max(
-        (d for d in made.space.decisions if len(d.options) > 1), key=lambda d: made.losses[_position(made, d)][0]
+        (d for d in made.space.decisions if len(d.options) > 1),
+        key=lambda d: made.losses[_position(made, d)][0],
     )
     assert shown_decision(run, View(run.folder)).name == worst.name
     assert shown_decision(run, View(run.folder, decision="embed")).name == "embed"
