@@ -6,13 +6,14 @@ VENV ?= .venv
 # requirement that pip understands takes the build that your GPU needs.
 TORCH ?= torch==2.13.0
 CONFIG ?= search.yaml
+KILLS ?= 50
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test check lab bench clean
+.PHONY: help setup demo test check lab soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
@@ -33,6 +34,9 @@ check: $(VENV)/.dev ## lint and check types only
 
 lab: $(VENV)/.run ## train the small lab model (about ten minutes, then cached)
 	$(BIN)/python -m tightfit.workers.lab
+
+soak: $(VENV)/.run ## kill runs again and again; they must end as undisturbed ones (an hour)
+	$(BIN)/python benchmarks/soak.py --kills $(KILLS)
 
 bench: $(if $(NAME),$(VENV)/.run) ## list the benchmarks, or run one: make bench NAME=solvers
 ifdef NAME

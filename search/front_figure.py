@@ -16,8 +16,10 @@ from tightfit.search.palette import (
     PREDICTED,
     SELECTED,
     axis,
+    error_bars,
     layout,
     log_axis,
+    log_floor,
     plain,
     safe,
     see_through,
@@ -60,7 +62,8 @@ def front_figure(
         marked: a plan that somebody is looking at.
     """
     figure = go.Figure()
-    floor = log_floor([row.measured.kl for row in rows] + [point.loss for point in predicted])
+    losses = [row.measured.kl for row in rows] + [point.loss for point in predicted]
+    floor = log_floor([*losses, marked.loss] if marked else losses)
     if predicted:
         figure.add_trace(_predicted_trace(predicted, floor))
     # What matters most is drawn last, over the rest.

@@ -1,4 +1,4 @@
-"""One visual language for every figure: colours, symbols, axes.
+"""One visual language for every figure: colours, symbols, axes, error bars.
 
 Colours are Okabe and Ito's, which people with colour-vision deficiencies can tell apart, and never
 the only difference: symbols differ too. Backgrounds are transparent and text is a grey that reads
@@ -110,7 +110,7 @@ def plain(value: float) -> str:
 
 
 def error_bars(values: Sequence[float], errors: Sequence[float | None], colour: str) -> dict[str, object]:
-    """Bars of one standard error; on a logarithmic axis the lower end must stay positive."""
+    """Return bars of one standard error; on a logarithmic axis the lower end must stay positive."""
     known = [error or 0.0 for error in errors]
     return {
         "type": "data",
@@ -123,7 +123,7 @@ def error_bars(values: Sequence[float], errors: Sequence[float | None], colour: 
 
 
 def log_floor(losses: Iterable[float]) -> float:
-    """Where a logarithmic axis draws losses that are zero or, by noise, below: half the smallest other."""
+    """Return where a logarithmic axis draws losses of zero or, by noise, below: half the smallest other."""
     return 0.5 * min((loss for loss in losses if loss > 0), default=2e-4)
 
 

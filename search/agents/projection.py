@@ -80,12 +80,12 @@ class _Swaps:
     @property
     def extra(self) -> NDArray[np.int64]:
         """Bytes that every exchange adds."""
-        return self._costs - self._costs[self._at][self._decision]
+        return np.asarray(self._costs - self._costs[self._at][self._decision])
 
     @property
     def change(self) -> NDArray[np.float64]:
         """Loss that every exchange adds."""
-        return self._losses - self._losses[self._at][self._decision]
+        return np.asarray(self._losses - self._losses[self._at][self._decision])
 
     def make(self, swap: int) -> int:
         """Make an exchange and return the bytes that it adds."""

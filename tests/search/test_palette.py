@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tightfit.search.palette import BITS_COLOURS, log_ticks, plain, safe
+from tightfit.search.palette import BITS_COLOURS, error_bars, log_floor, log_ticks, plain, safe, see_through
 from tightfit.spaces import BITS
 
 
@@ -31,3 +31,18 @@ def test_numbers_are_written_without_exponents_where_that_is_short() -> None:
         "1234",
         "-0.02",
     ]
+
+
+def test_error_bars_stay_above_zero_where_the_axis_is_logarithmic() -> None:
+    bars = error_bars([0.1, 0.1, 0.2], [0.5, None, 0.05], "#000000")
+    assert bars["array"] == [0.5, 0.0, 0.05]
+    assert bars["arrayminus"] == [pytest.approx(0.095), 0.0, 0.05]
+
+
+def test_losses_of_zero_are_drawn_below_the_others() -> None:
+    assert log_floor([0.0, -0.1, 0.4, 0.2]) == 0.1
+    assert log_floor([]) > 0
+
+
+def test_a_faint_colour_is_the_same_colour() -> None:
+    assert see_through("#0072B2", 0.5) == "rgba(0, 114, 178, 0.5)"
