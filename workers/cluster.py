@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from tightfit.spaces import InputError, TightfitError
+from tightfit.workers.guard import MARK, Guard
 from tightfit.workers.scratch import drop_scratch, make_scratch
 
 _LOOPBACK = "127.0.0.1"
@@ -91,6 +92,8 @@ class Cluster:
     def _start(self, quiet: Mapping[str, Any], cpus: int, gpus: int) -> None:
         folder = make_scratch(_short_folder())
         self._leave.append(lambda: drop_scratch(folder))
+        guard = Guard(str(folder))
+        self._leave.append(guard.close)
         self._leave.append(_bind_to_loopback())
         # A token of its own: nobody else on this machine can send work, and no home folder is written.
         token = folder / "token"
@@ -104,24 +107,27 @@ class Cluster:
                     "RAY_AUTH_TOKEN": None,
                     "RAY_ADDRESS": None,
                     "RAY_REDIS_ADDRESS": None,
-                    "RAY_gcs_rpc_server_reconnect_timeout_s": "5",  # or agents outlive a killed driver by 60
                     _CLUSTERS: "0",
                     "RAY_USAGE_STATS_ENABLED": "0",
                     "OMP_NUM_THREADS": "1",
                 }
             )
         )
-        self._init(
-            "workers: Ray could not be started on this machine",
-            address="local",
-            num_cpus=cpus,
-            num_gpus=gpus,
-            include_dashboard=False,
-            object_store_memory=_OBJECT_STORE,
-            _temp_dir=str(folder),
-            _node_ip_address=_LOOPBACK,
-            **quiet,
-        )
+        unmark = _set_environment({MARK: str(folder)})  # for what Ray starts, and nothing else
+        try:
+            self._init(
+                "workers: Ray could not be started on this machine",
+                address="local",
+                num_cpus=cpus,
+                num_gpus=gpus,
+                include_dashboard=False,
+                object_store_memory=_OBJECT_STORE,
+                _temp_dir=str(folder),
+                _node_ip_address=_LOOPBACK,
+                **quiet,
+            )
+        finally:
+            unmark()
 
     def _join(self, quiet: Mapping[str, Any], address: str) -> None:
         if found := _ADDRESS.fullmatch(address):
