@@ -266,7 +266,13 @@ def _tiny() -> dict[str, Any]:
         "name": "agents-tiny",
         "model": str(train(TINY)),
         "threads": 1,
-        "space": {"weights": {"bits": [8], "only": {"layers.1.*": [2, 3, 4]}}},
+        "space": {
+            "weights": {
+                "bits": [3],
+                "only": {"layers.1.*": [2, 3, 4]},
+                "pin": {"embed": "8b-g64-int"},
+            }
+        },
         "text": {"sequence": 64, **tokens},
         "sense": {"marginals": 12, "marginal_tokens": 2048, "fit_plans": 8, "fit_tokens": 2048},
     }

@@ -114,7 +114,7 @@ def _predicted_trace(points: Sequence[PredictedPoint], floor: float) -> go.Scatt
 
 def _measured_trace(kind: str, rows: Sequence[PlanRow], floor: float, dominated: bool) -> go.Scatter:
     colour, symbol, size, name = KINDS[kind]
-    faint = see_through(colour, 0.45) if dominated else colour
+    faint = see_through(colour, 0.55) if dominated else colour
     trace = _points(rows, floor, faint, f"{name}, dominated" if dominated else name)
     symbols = f"{symbol}-open" if dominated else symbol
     marker = {"color": faint, "size": size, "symbol": symbols, "line": {"width": 1.5, "color": faint}}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tightfit.search import control
+from tightfit.search.agents.optuna_agents import check_mode
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.identity import (
@@ -60,6 +61,8 @@ def run_search(
     """
     inspection = inspect_settings(settings)
     _check_sequence(settings, inspection.space.geometry)
+    for agent in settings.search.agents:
+        check_mode(agent, settings.search.mode)
     cost = estimate_cost(settings, inspection.space)
     say(_header(settings, inspection))
     say(
@@ -194,6 +197,10 @@ def _finish(store: Store, settings: Settings, folder: Path, say: Say) -> None:
     summary = summarize(store)
     say(render(summary))
     write_report(store, folder / REPORT_FILE)
+    if any(agent.startswith("optuna:") for agent in settings.search.agents):
+        from tightfit.search.study import write_study
+
+        say(f"\nstudy: {write_study(store, folder)}")
     set_finished(store, settings)
     say(f"\nreport: {folder / REPORT_FILE}")
 

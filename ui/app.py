@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import tempfile
 from pathlib import Path
 
@@ -25,6 +27,8 @@ def serve(path: Path, port: int | None = None, host: str = "127.0.0.1", open_bro
     """
     path = check_path(path)
     check_address(host, port or 0)
+    # Ended either way, what was written for the browser is removed.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     with tempfile.TemporaryDirectory(prefix="tightfit-ui-") as private:
         # Gradio reads these when it is imported. Files for the browser go where nobody else looks.
         os.environ["GRADIO_TEMP_DIR"] = str(Path(private) / "served")

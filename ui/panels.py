@@ -268,13 +268,13 @@ def matrix(run: Run, decision: Decision | None, shown: Shown | None) -> Html:
         words = "Once options are scored, a click on a cell shows them here."
         return tag("section", tag("h2", "Matrix"), tag("p", words, class_="tf-note"), class_="tf-card")
     taken = dict(shown.plan.choices).get(decision.name) if shown else None
-    header = ["Option", "Bits", "MiB", "Loss alone, 10⁻³"]
+    header = ["Option", "Bits", "MiB", "Loss, 10⁻³"]
     rows = []
     for option, size in zip(decision.options, decision.costs, strict=True):
         score = run.scores.get((decision.name, option.name))
         name = [escaped(option.name)]
         if option.name == taken:
-            name.append(tag("span", "in the plan", class_="tf-chip"))
+            name.append(tag("span", "plan", class_="tf-chip"))
         bits = f"{8 * size / decision.weights:.2f}"
         rows.append([join(name), bits, f"{size / MIB:.3f}", _milli(score.value, score.se) if score else ""])
     classes = ["chosen" if option.name == taken else "" for option in decision.options]

@@ -133,6 +133,7 @@ body.dark {
 #controls .row { justify-content: flex-end; gap: 8px; }
 #controls .row button { flex: 0 1 120px; min-width: 0; }
 .gradio-container .form { background: transparent; border: 0; }
+.gradio-container :focus-visible { outline: 2px solid var(--tf-accent); outline-offset: 2px; }
 .tf-kicker { color: var(--tf-accent); font-size: 0.75rem; font-weight: 600; letter-spacing: 0.06em;
   text-transform: uppercase; margin: 0 0 2px; }
 .tf-title { display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; }
@@ -209,7 +210,8 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-plot .nsewdrag { cursor: pointer; }
 @media (max-width: 640px) {
   .gradio-container .main.fillable { padding: 8px; }
-  .tf-card th, .tf-card td { padding: 4px 5px; }
+  .tf-card table { font-size: 0.79rem; }
+  .tf-card th, .tf-card td { padding: 4px 3px 4px 5px; }
   #matrix-column { order: -1; }
   #top { flex-direction: column; align-items: stretch; }
   #top > .block, #controls { flex: none; width: 100%; }

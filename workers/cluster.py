@@ -59,7 +59,7 @@ class Cluster:
             raise InputError(f"workers.address: {address!r} must be auto or host:port.")
         import ray
 
-        self._ray = ray
+        self._ray: Any = ray
         if not ray.is_initialized():
             self._connect(cpus, address, gpus)
         self._check("CPU", cpus)

@@ -49,7 +49,7 @@ class Hand:
         import ray
 
         # Never restarted or tried again by Ray, whose counting cannot tell a deadly plan from a bad day.
-        kind = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Worker)
+        kind: Any = ray.remote(num_cpus=1, num_gpus=gpus, max_restarts=0, max_task_retries=0)(Worker)
         self._ray = ray
         self._actor: Any = kind.remote(recipe, importance)
         self._here = self._actor.here.remote()

@@ -16,10 +16,10 @@ from itertools import chain, zip_longest
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tightfit.search.agents.base import History, Levels, Proposal, Sensitivity, Table, Task, Trial
-from tightfit.search.solvers import solve, solve_k_best
+from tightfit.search.agents.base import History, Proposal, Sensitivity, Table, Task, Trial
+from tightfit.search.agents.trust_region import Region
+from tightfit.search.solvers import solve
 from tightfit.workers.measurement import compare
 
 NAME = "relinearize"
@@ -37,8 +37,9 @@ _RIVALS = 3
 _ANCHORS = 3
 # Standard errors of a paired difference that count as clear.
 _CLEAR = 2.0
-# Knapsacks solved to find the price that keeps one region.
-_HALVINGS = 16
+# Scores come from little text. Once more mixed with this share of the trusted table's differences, they
+# give other plans: of two wrong tables neither is always the better one.
+_DAMPING = 0.5
 
 
 @dataclass(frozen=True)
@@ -169,12 +170,18 @@ def _steps(
     count: int,
 ) -> list[Proposal]:
     """New plans that are predicted to be better than the origin, as many as are asked for at most."""
-    region = _Region(task, scores, origin, limit)
+    own = [row - row[level] for row, level in zip(task.trusted, origin.proposal.levels, strict=True)]
+    damped = [(1 - _DAMPING) * row + _DAMPING * calm for row, calm in zip(scores, own, strict=True)]
+    regions = [Region(task, table, origin, limit) for table in (scores, damped)]
     digest, turn = origin.proposal.plan.digest, history.rounds(NAME) + 1
-    plans = [[(radius, levels) for levels in region.plans(radius, count)] for radius in radii]
+    plans = [
+        [(radius, region, levels) for levels in region.plans(radius, count)]
+        for region in regions
+        for radius in radii
+    ]
     found: dict[str, Proposal] = {}
     # The best of every region, then their second best, and so on.
-    for radius, levels in chain.from_iterable(filter(None, row) for row in zip_longest(*plans)):
+    for radius, region, levels in chain.from_iterable(filter(None, row) for row in zip_longest(*plans)):
         swaps, gain = region.swaps(levels), region.gain(levels)
         note = {"origin": digest, "radius": radius, "swaps": swaps, "gain": gain}
         label = f"{NAME} (step {turn}, {swaps} swap{'s' * (swaps != 1)})"
@@ -182,64 +189,6 @@ def _steps(
         if gain > 0 and proposal.plan.digest not in history.seen:
             found.setdefault(proposal.plan.digest, proposal)
     return list(found.values())[:count]
-
-
-class _Region:
-    """The knapsack of swaps from one plan, with a price on every decision that changes."""
-
-    def __init__(self, task: Task, scores: Table, origin: Trial, limit: int) -> None:
-        self._task, self._levels = task, origin.proposal.levels
-        self._limit = limit - task.space.fixed_bytes
-        self._scores = [_finite(row, level) for row, level in zip(scores, self._levels, strict=True)]
-        # The knapsack's total is the predicted loss, which its relative gaps are about.
-        self._share = (origin.loss or 0.0) / len(self._levels)
-        self._solved: dict[float, Levels] = {}
-
-    def plans(self, radius: int, count: int) -> list[Levels]:
-        """Return the best plans of a region, at the price on a swap that keeps the best one within it."""
-        priced = self._priced(self._price(radius))
-        best = solve_k_best(self._task.costs, priced, self._limit, count)
-        return [solution.levels for solution in best if self.swaps(solution.levels) <= radius]
-
-    def _price(self, radius: int) -> float:
-        """Bisect for the least price of a swap at which the best plan changes no more decisions."""
-        if self.swaps(self._at(0.0)) <= radius:
-            return 0.0
-        low, high = 0.0, 2 * max(float(np.ptp(row)) for row in self._scores)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2 if low else high / 16
-            swaps = self.swaps(self._at(middle))
-            low, high = (middle, high) if swaps > radius else (low, middle)
-            if swaps == radius:
-                break
-        return high
-
-    def swaps(self, levels: Levels) -> int:
-        """Count the decisions that a plan changes."""
-        return sum(a != b for a, b in zip(levels, self._levels, strict=True))
-
-    def gain(self, levels: Levels) -> float:
-        """Decrease of the loss that the scores predict for a plan."""
-        return -float(sum(row[level] for row, level in zip(self._scores, levels, strict=True)))
-
-    def _at(self, price: float) -> Levels:
-        if price not in self._solved:
-            self._solved[price] = solve(self._task.costs, self._priced(price), self._limit).levels
-        return self._solved[price]
-
-    def _priced(self, price: float) -> list[NDArray[np.float64]]:
-        """Predicted losses in equal shares, with a price on leaving the option in place."""
-        priced = [row + price + self._share for row in self._scores]
-        for row, level in zip(priced, self._levels, strict=True):
-            row[level] -= price
-        return priced
-
-
-def _finite(row: NDArray[np.float64], level: int) -> NDArray[np.float64]:
-    """Changes against the option in place; what has no finite score is as bad as the worst that has."""
-    change = np.asarray(row, dtype=np.float64) - row[level]
-    known = change[np.isfinite(change)]
-    return np.where(np.isfinite(change), change, max(float(known.max(initial=0.0)), 1.0))
 
 
 def _origin(trial: Trial) -> str | None:

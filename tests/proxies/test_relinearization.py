@@ -130,7 +130,7 @@ def trained() -> Case:
     )
     text = "\n".join(str(part.__doc__) for part in (torch.optim.SGD, torch.nn.Linear, torch.nn.Conv2d))
     ids = torch.tensor(loaded.tokenizer(text)["input_ids"])
-    windows = list(ids[: len(ids) // 64 * 64].view(-1, 64))[:24]
+    windows = list(ids[: len(ids) // 64 * 64].view(-1, 64))[:10]
     return Case(Replica(loaded.model, loaded.geometry), space.decisions, windows)
 
 
@@ -151,7 +151,7 @@ def low(case: Case) -> list[int]:
 
 def test_the_first_order_term_is_the_slope_of_the_loss(case: Case) -> None:
     """Scores along ±α ΔW differ by twice the first-order term alone, and so do losses, for small α."""
-    levels, alpha = low(case), 1e-2
+    levels, alpha = low(case), 3e-3
 
     def along(sign: float) -> Callable[[str, WeightOption], Tensor]:
         def read_back(site: str, option: WeightOption) -> Tensor:
@@ -171,7 +171,7 @@ def test_the_first_order_term_is_the_slope_of_the_loss(case: Case) -> None:
                 extra = {site: along(sign)(site, decision.options[column]) for site in sites}
                 ends.append(case.losses(levels, extra))
             measured = (ends[0] - ends[1]) / (2 * alpha)
-            torch.testing.assert_close(slope, measured, rtol=1e-2, atol=1e-4)
+            torch.testing.assert_close(slope, measured, rtol=2e-2, atol=3e-4)
 
 
 def test_at_the_reference_scores_are_those_of_the_pre_screen_with_the_same_labels(case: Case) -> None:

@@ -170,3 +170,50 @@ def test_a_matrix_outlives_its_file(tmp_path: Path, quantizer: Quantizer, size: 
     quantizer.get(cache, "b")
     assert folder() == {"b"}
     assert equal(mapped, packed("a"))
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return {file.name: (file.stat().st_mtime_ns, file.read_bytes()) for file in folder.iterdir()}
+
+
+def test_a_reader_touches_nothing(tmp_path: Path, quantizer: Quantizer) -> None:
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True)
+    writer = OptionCache(tmp_path, 2**20)
+    quantizer.get(writer, "a")
+    (tmp_path / f".b.{OPTION.name}.safetensors.{int(gone.stdout)}").write_bytes(b"half of a file")
+    before = contents(tmp_path)
+    reader = OptionCache(tmp_path, 0, writable=False)
+    for site in "abab":
+        assert equal(quantizer.get(reader, site), packed(site))
+    assert quantizer.made == ["a", "b", "b"]
+    assert contents(tmp_path) == before
+    absent = tmp_path / "absent"
+    assert equal(quantizer.get(OptionCache(absent, 2**20, writable=False), "a"), packed("a"))
+    assert not absent.exists()
+
+
+def test_a_reader_sees_what_is_written_and_deleted_later(tmp_path: Path, quantizer: Quantizer) -> None:
+    reader, writer = OptionCache(tmp_path, 2**20, writable=False), OptionCache(tmp_path, 2**20)
+    quantizer.get(writer, "a")
+    assert equal(quantizer.get(reader, "a"), packed("a"))
+    assert quantizer.made == ["a"]
+    (tmp_path / f"a.{OPTION.name}.safetensors").unlink()
+    assert equal(quantizer.get(reader, "a"), packed("a"))
+    assert quantizer.made == ["a", "a"]
+
+
+def test_a_file_that_somebody_else_deleted_is_made_again(
+    tmp_path: Path, quantizer: Quantizer, size: int
+) -> None:
+    folder = tmp_path / "cache"
+    cache = OptionCache(folder, 2 * size)
+    quantizer.get(cache, "a")
+    (folder / f"a.{OPTION.name}.safetensors").unlink()
+    for _ in range(2):
+        assert equal(quantizer.get(cache, "a"), packed("a"))
+    assert quantizer.made == ["a", "a"]
+    assert cache.nbytes == size
+    (folder / f"a.{OPTION.name}.safetensors").unlink()
+    quantizer.get(cache, "b")
+    quantizer.get(cache, "c")  # drives out what is not there any more
+    assert names(folder) == {"b", "c"}

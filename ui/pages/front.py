@@ -64,7 +64,7 @@ class FrontPage:
                     show_label=False,
                     max_height=330,
                     buttons=[],
-                    column_widths=[190, 66, 72, 72, 114],
+                    column_widths=[172, 64, 72, 70, 126],
                     visible=False,
                     elem_id="plans",
                 )
