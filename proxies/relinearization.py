@@ -81,9 +81,7 @@ def swap_scores(
     done = 0
     for chunk in chunks:
         with _applied(replica, decisions, read_back, levels):
-            traces = {
-                row: _trace(replica, windows[row], references[row], generator, draws) for row in chunk
-            }
+            traces = {row: _trace(replica, windows[row], references[row], generator, draws) for row in chunk}
         for decision, level, table in zip(decisions, levels, scores, strict=True):
             now = _matrices(replica, decision, read_back, level)
             for column in (c for c in range(len(decision.options)) if c != level):

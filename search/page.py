@@ -113,7 +113,8 @@ def page(title: str, body: Html) -> str:
 _CONFIG: dict[str, Any] = {
     "displaylogo": False,
     "responsive": True,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
+    # The last one would upload the figure.
+    "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d", "sendChartToCloud"],
 }
 
 _POLICY = (

@@ -18,7 +18,9 @@ PLOTLY_URL = "/plotly.js"
 
 _SCRIPT = """
 const plot = element.querySelector(".tf-plot");
-const config = {displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"]};
+// Named one by one, since a later plotly may bring others, such as one that uploads the figure.
+const buttons = ["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"];
+const config = {displaylogo: false, modeBarButtons: [buttons]};
 const style = name => getComputedStyle(document.body).getPropertyValue(name).trim();
 const finger = matchMedia("(pointer: coarse)").matches;
 let listening = false;

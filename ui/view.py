@@ -11,7 +11,7 @@ from tightfit.search.resolve import Resolved, resolve
 from tightfit.search.store import Store
 from tightfit.search.summary import PlanRow
 from tightfit.spaces import Budget, Decision, format_size
-from tightfit.ui.panels import Shown
+from tightfit.ui.plan_panels import Shown
 from tightfit.ui.runs import Run, Version, version
 
 

@@ -16,6 +16,7 @@ from tightfit.spaces import TightfitError
 from tightfit.ui import panels
 from tightfit.ui.pages.front import PLAN_COLUMN, FrontPage, digest_of
 from tightfit.ui.pages.layers import LayersPage
+from tightfit.ui.plan_panels import MIB
 from tightfit.ui.runs import Run, failure, find_runs, read, resume, starting, version
 from tightfit.ui.view import View, shown_plan
 
@@ -75,7 +76,7 @@ class Window:
         front.table.select(pick_row, **self._wiring())
         layers.sensitivity.select(pick_cell, **self._wiring())
         layers.layout.select(pick_cell, **self._wiring())
-        self._on(front.budget.release, front.budget, lambda view, mib: view.solving(int(mib * panels.MIB)))
+        self._on(front.budget.release, front.budget, lambda view, mib: view.solving(int(mib * MIB)))
         self._on(front.texts.input, front.texts, lambda view, key: replace(view, front=key))
         self._on(layers.pick.input, layers.pick, lambda view, name: replace(view, decision=name))
         self._on(self._runs.input, self._runs, lambda view, folder: view.of(Path(folder)))

@@ -44,16 +44,19 @@ class Cluster:
     A process has one such connection. Where there is one already, it is used as it is and left open.
 
     Args:
-        cpus: CPUs that are needed; a local Ray gets exactly so many.
+        cpus: CPUs that are needed; a local Ray gets exactly so many. None takes all that a cluster has.
         address: ``auto`` for the cluster that runs on this machine, ``host:port`` for any other, None to
             start a local one.
+
+    Attributes:
+        cpus: CPUs that may be used.
 
     Raises:
         InputError: the address is none.
         WorkerError: Ray does not start, is not there, or is too small.
     """
 
-    def __init__(self, cpus: int, address: str | None = None, gpus: int = 0) -> None:
+    def __init__(self, cpus: int | None, address: str | None = None, gpus: int = 0) -> None:
         self._leave: list[Callable[[], None]] = []
         if address is not None and address != "auto" and not _ADDRESS.fullmatch(address):
             raise InputError(f"workers.address: {address!r} must be auto or host:port.")
@@ -61,8 +64,9 @@ class Cluster:
 
         self._ray: Any = ray
         if not ray.is_initialized():
-            self._connect(cpus, address, gpus)
-        self._check("CPU", cpus)
+            self._connect(cpus or 1, address, gpus)
+        self.cpus = cpus or max(1, int(ray.cluster_resources().get("CPU", 0)))
+        self._check("CPU", self.cpus)
         self._check("GPU", gpus)
 
     def close(self) -> None:

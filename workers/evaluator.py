@@ -167,13 +167,14 @@ class Evaluator:
         return [_read_reference(w, path).log_probs for w, path in zip(windows, paths, strict=True)]
 
     def _apply(self, options: Mapping[str, WeightOption]) -> None:
-        gone = [site for site in self._applied if site not in options]
-        if gone:
-            self.replica.restore(*gone)
-        changed = {site: o for site, o in options.items() if self._applied.get(site) != o}
-        for site, option in changed.items():
-            self.replica.apply({site: self.matrix(site, option)})
-        self._applied = dict(options)
+        # Site by site, so that what is noted stays true where one of them fails.
+        for site in [site for site in self._applied if site not in options]:
+            self.replica.restore(site)
+            del self._applied[site]
+        for site, option in options.items():
+            if self._applied.get(site) != option:
+                self.replica.apply({site: self.matrix(site, option)})
+                self._applied[site] = option
 
     def _reference(self, windows: Sequence[Window]) -> list[Path]:
         """Return where the predictions of the uncompressed model are kept, by window, made if missing."""

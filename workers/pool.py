@@ -59,7 +59,7 @@ class RayPool:
 
     Args:
         recipe: how workers build their evaluators.
-        count: number of workers.
+        count: number of workers; None for one per CPU of the cluster.
         evaluator: of this process; says which losses are expected, and measures nothing.
         address: None for a Ray of its own on this machine, ``auto`` or ``host:port`` for a cluster.
         shortest_lease: seconds that every job may take at least before its worker is taken for hung.
@@ -72,12 +72,12 @@ class RayPool:
     def __init__(
         self,
         recipe: Recipe,
-        count: int,
+        count: int | None,
         evaluator: Evaluator,
         address: str | None = None,
         shortest_lease: float = SHORTEST_LEASE,
     ) -> None:
-        if count < 1:
+        if count is not None and count < 1:
             raise InputError(f"workers.count: a pool needs at least one worker, not {count}.")
         self._texts = recipe.texts
         self._evaluator = evaluator
@@ -85,10 +85,10 @@ class RayPool:
         self._ledger = Ledger()
         self._pace: float | None = None  # the most seconds per token that a job took
         self._staff: Staff | None = None
-        self._cluster = Cluster(count, address, count * gpus_each(recipe))
+        self._cluster = Cluster(count, address, (count or 1) * gpus_each(recipe))
         try:
             elsewhere = address is not None
-            self._staff = Staff(recipe, count, describe_setup(evaluator), elsewhere)
+            self._staff = Staff(recipe, self._cluster.cpus, describe_setup(evaluator), elsewhere)
             self._staff.start()
         except BaseException:
             self.close()

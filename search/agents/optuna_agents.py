@@ -37,7 +37,7 @@ GP_TRIALS = 80
 PATIENCE = {"tpe": 20, "nsga2": 20, "nsga3": 20, "gp": 1, "cmaes": 20, "qmc": 20}
 """How many known plans in a row a sampler may ask for, before single steps lead away from the last one."""
 
-STEPS = 30
+STEPS = 100
 """Most of these steps before an agent finds nothing new."""
 
 # Sizes that a search for the whole front starts from, as shares of the feasible range.

@@ -15,8 +15,8 @@ def whole_run_crew(bench: Bench) -> Iterator[None]:
     """Measure with the workers that the settings give to the whole run, if any."""
     workers = bench.settings.workers
     # With a cluster, no number means all of it.
-    count = workers.count if workers.count is not None or workers.address is None else -1
-    with _crew(bench, count or 0):
+    count = 0 if workers.count is None and workers.address is None else workers.count
+    with _crew(bench, count):
         yield
 
 
@@ -32,7 +32,7 @@ def validation_crew(bench: Bench) -> Iterator[None]:
 
 
 @contextmanager
-def _crew(bench: Bench, count: int) -> Iterator[None]:
+def _crew(bench: Bench, count: int | None) -> Iterator[None]:
     if count == 0:
         yield
         return
@@ -40,9 +40,7 @@ def _crew(bench: Bench, count: int) -> Iterator[None]:
 
     archive, before = bench.archive, bench.archive.crew
     with bench.progress.stage("workers", "starting workers"):
-        pool = RayPool(
-            bench.recipe, count if count > 0 else None, bench.settings.workers.address, archive.evaluator
-        )
+        pool = RayPool(bench.recipe, count, archive.evaluator, bench.settings.workers.address)
     archive.crew = pool
     try:
         yield

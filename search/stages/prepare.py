@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from tightfit.spaces import InputError, Space
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.models import LoadedModel, load_model
 from tightfit.workers.option_cache import OptionCache
-from tightfit.workers.recipe import Recipe, write_importance
+from tightfit.workers.recipe import Recipe, digest_importance, write_importance
 from tightfit.workers.text import Splits, Text, load_text, split_documents
 
 SPLITS = ("calibration", "selection", "validation", "holdout")
@@ -103,17 +102,19 @@ def prepare(
     identify(store, facts)
     _record(store, settings, loaded, text, splits)
     # The importances stand for all that they come from: weights, calibration text, device, threads.
-    identity = {"model": loaded.digest, "importance": _digest(importance)}
+    identity = {"model": loaded.digest, "importance": digest_importance(importance)}
     key = f"{loaded.digest[:16]}-{identity['importance'][:16]}-v{QUANTIZER_VERSION}"
     options = folder / "options" / key
     cache = OptionCache(options, settings.limits.option_cache)
     windows = {name: splits[name].windows for name in SPLITS}
+    kept = options.with_suffix(".safetensors")
+    write_importance(kept, importance)
     recipe = Recipe(
         model=settings.model,
         folder=loaded.folder,
         digest=loaded.digest,
         device=device,
-        importance=write_importance(options.with_suffix(".safetensors"), importance),
+        importance=kept,
         options=options,
         cap=settings.limits.option_cache,
         reference=folder / "reference",
@@ -155,14 +156,6 @@ def _record(store: Store, settings: Settings, loaded: LoadedModel, text: Text, s
     }
     source = asked.source or (asked.dataset.id if asked.dataset else "")
     store.put("text", {"source": source, "removed_share": text.removed_share, "splits": used})
-
-
-def _digest(importance: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 of the importances of all sites."""
-    content = hashlib.sha256()
-    for site, values in sorted(importance.items()):
-        content.update(site.encode() + b"\0" + values.cpu().numpy().tobytes())
-    return content.hexdigest()
 
 
 def _quantize(bench: Bench) -> None:

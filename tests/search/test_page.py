@@ -23,3 +23,7 @@ def test_a_figure_brings_no_library_of_its_own() -> None:
     assert len(text) < 20_000
     assert "<figcaption>Nothing yet</figcaption>" in text
     assert text in page("x", text)
+
+
+def test_no_figure_offers_to_upload_itself() -> None:
+    assert '"sendChartToCloud"' in figure("front", front_figure([]), "a figure")

@@ -75,7 +75,10 @@ def test_refusal_names_the_bound_floor_ceiling_and_the_pins_that_raise_it(
 
 
 def test_refusal_without_pins_names_none(space: Callable[..., Space]) -> None:
-    with pytest.raises(InfeasibleError, match=r"budget\.effective_bits allows .* ceiling is [^;]*; the least-violating plan .*\.$"):
+    with pytest.raises(
+        InfeasibleError,
+        match=r"budget\.effective_bits allows .* ceiling is [^;]*; the least-violating plan .*\.$",
+    ):
         Budget(effective_bits=1.0).check(space())
 
 

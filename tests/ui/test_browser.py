@@ -147,6 +147,14 @@ def test_a_run_is_shown_explored_and_exported(finished: Path) -> None:
         page.locator("#plans").get_by_text(final[:12]).first.click()
         page.wait_for_selector(f"#plan code:text('{final[:12]}')")
 
+        # So do the arrow keys and Enter; nothing offers to upload a figure.
+        page.keyboard.press("ArrowUp")
+        page.keyboard.press("Enter")
+        page.wait_for_function(
+            "was => document.querySelector('#plan h2 code').innerText !== was", arg=final[:12]
+        )
+        assert page.locator("[data-title*=hare]").count() == 0
+
         # The slider solves for another budget, by pointer and by key.
         slider = page.locator("#budget input[type=range]")
         box = slider.bounding_box()

@@ -9,12 +9,12 @@ import gradio as gr
 
 from tightfit.exporters import get_exporter
 from tightfit.search.figures import Mark, front_figure
+from tightfit.search.page import tag
 from tightfit.search.resolve import stored_shipment
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow
-from tightfit.search.tables import marks, nats_text
-from tightfit.ui import panels
-from tightfit.ui.panels import MIB, Shown
+from tightfit.search.tables import loss_text, marks
+from tightfit.ui.plan_panels import MIB, Shown, options_by_layer, plan_panel
 from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run, front_key
 from tightfit.ui.view import View
@@ -102,14 +102,14 @@ class FrontPage:
             )
             if space and solvable and space.ceiling > space.floor
             else gr.update(visible=False),
-            self.plan: panels.plan(run, shown),
+            self.plan: plan_panel(run, shown),
             self.export: gr.update(value=self._write(run, shown), visible=True)
             if shown
             else gr.update(visible=False),
             self.table: gr.update(
                 value={"headers": HEADERS, "data": [_cells(row) for row in rows]}, visible=bool(rows)
             ),
-            self.options: panels.options_by_layer(run, shown),
+            self.options: options_by_layer(run, shown),
         }
 
     def _draw_texts(self, run: Run, front: Front | None) -> dict[str, Any]:
@@ -158,14 +158,15 @@ def _caption(front: Front | None) -> str:
         f"{front.tokens:,} tokens of {front.documents} documents. Bars are one standard error; hollow marks "
         "are dominated; the line is what the loss model promises."
     )
-    return panels.tag("p", words, class_="tf-note tf-caption")
+    return tag("p", words, class_="tf-note tf-caption")
 
 
 def _cells(row: PlanRow) -> list[Any]:
     words = marks(row)
     label = f"{row.label} · {', '.join(words)}" if words else row.label
-    se = float(nats_text(row.kl_se)) if row.kl_se is not None else None
-    return [label, round(row.bytes / MIB, 2), float(nats_text(row.measured.kl)), se, row.short]
+    # Numbers and not texts, so that sorting sorts them; as many decimals as elsewhere.
+    loss, _, se = loss_text(row.measured.kl, row.kl_se).partition(" ± ")
+    return [label, round(row.bytes / MIB, 2), float(loss), None if se == "?" else float(se), row.short]
 
 
 def _mib_up(size: int) -> float:

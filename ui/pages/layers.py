@@ -10,8 +10,7 @@ import gradio as gr
 from tightfit.search.figures import plan_figure, sensitivity_figure
 from tightfit.search.maps import plan_map
 from tightfit.search.page import tag
-from tightfit.ui import panels
-from tightfit.ui.panels import Shown
+from tightfit.ui.plan_panels import Shown, matrix_panel
 from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run
 from tightfit.ui.view import View, shown_decision
@@ -61,7 +60,7 @@ class LayersPage:
             self.pick: gr.update(
                 choices=names, value=decision.name if decision else None, visible=bool(names)
             ),
-            self.matrix: panels.matrix(run, decision, shown),
+            self.matrix: matrix_panel(run, decision, shown),
         }
 
 

@@ -70,7 +70,8 @@ def test_it_descends_below_the_additive_optimum_in_few_rounds(world: World) -> N
     assert len(set(world.asked)) <= 3  # one plan a round, none in the first
 
 
-def test_nothing_is_left_to_gain_by_a_single_swap_where_it_ends(world: World) -> None:
+def test_nothing_is_left_to_gain_by_a_single_swap_where_it_ends(task_of: Callable[..., Task]) -> None:
+    world = World(task_of("uneven", 0.25), strength=1.0)
     history = simulate(NAME, world.task, world.loss, rounds=60, batch=6)
     assert history.rounds(NAME) < 60
     best = history.measured[0].proposal
@@ -95,7 +96,10 @@ def test_a_history_from_json_gives_the_same_proposals(world: World, mode: str) -
 
 
 @pytest.mark.parametrize("mode", ["budget", "front"])
-def test_plans_are_new_within_the_limit_and_end_where_measuring_fails(world: World, mode: str) -> None:
+def test_plans_are_new_within_the_limit_and_end_where_measuring_fails(
+    task_of: Callable[..., Task], mode: str
+) -> None:
+    world = World(task_of("uneven", 0.25), strength=1.0)
     task = replace(world.task, mode=mode)
     history = simulate(NAME, task, world.loss, 80, 4, fail=failing(0.4), start=start(task, world.loss))
     digests = [trial.proposal.plan.digest for trial in history.trials]
@@ -173,6 +177,17 @@ def test_scores_that_are_no_numbers_attract_nothing(world: World) -> None:
     for proposal in proposals:
         assert proposal.levels[::2] == at[::2]
         assert proposal.levels[1] == at[1]
+
+
+def test_scores_that_see_nothing_leave_the_trusted_table_to_speak(task_of: Callable[..., Task]) -> None:
+    task = task_of("uneven", 0.3)
+    blind = replace(task, sensitivity=lambda levels: [np.zeros(len(row)) for row in task.trusted])
+    begun = simulate("uniform", task, additive(task), 1, 1)
+    proposals = get_agent(NAME).propose(blind, begun, 3)
+    assert proposals
+    for proposal in proposals:
+        gain = begun.trials[0].loss - additive(task)(proposal.levels)
+        assert proposal.note["gain"] == pytest.approx(gain / 2)
 
 
 def test_along_the_front_plans_of_many_sizes_get_better(task_of: Callable[..., Task]) -> None:

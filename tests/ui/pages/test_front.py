@@ -57,6 +57,12 @@ def test_the_table_holds_the_plans_of_the_text_that_was_chosen(
         updates = draw(page, run, front=key)
         table = updates[page.table]["value"]
         assert table["headers"] == HEADERS
+        front = run.front(key)
+        assert [row[1] for row in table["data"]] == [round(row.bytes / MIB, 2) for row in front.rows]
+        assert [row[2] for row in table["data"]] == pytest.approx(
+            [r.measured.kl for r in front.rows], abs=1e-4
+        )
+        assert [row[3] for row in table["data"]] == pytest.approx([r.kl_se for r in front.rows], abs=1e-4)
         assert [digest_of(run, row[PLAN_COLUMN]) for row in table["data"]] == made.plans[:count]
         points = [
             p for trace in figure(page, updates)["data"] if trace["name"] != "chosen" for p in trace["x"]

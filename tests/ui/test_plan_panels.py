@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tightfit.ui.plan_panels import matrix_panel, options_by_layer, plan_panel
+from tightfit.ui.runs import Run, read
+from tightfit.ui.view import View, shown_decision, shown_plan
+
+
+@pytest.fixture
+def run_until(small_run: Callable[..., object]) -> Callable[[str], Run]:
+    return lambda until: read(small_run(until).store.path.parent)
+
+
+def test_a_plan_shows_its_losses_on_every_text_and_the_difference_to_the_chosen_one(
+    small_run: Callable[..., object],
+) -> None:
+    made = small_run("report")
+    run = read(made.store.path.parent)
+    chosen = plan_panel(run, shown_plan(run, View(run.folder)))
+    assert "Minus chosen" not in chosen
+    page = plan_panel(run, shown_plan(run, View(run.folder).picking(made.plans[0])))
+    row = run.summary.front.find(made.plans[0])
+    for part in (
+        "Baseline uniform 3b.",
+        "holdout",
+        "selection",
+        "Minus chosen",
+        "best baseline",
+        made.plans[0][:12],
+    ):
+        assert part in page
+    assert f"+{row.versus_chosen.difference:.4f}" in page
+    assert f"{row.kl_se:.4f}" in page
+
+
+def test_a_plan_that_was_solved_for_says_so_and_that_it_was_not_measured(
+    small_run: Callable[..., object],
+) -> None:
+    made = small_run("solve")
+    run = read(made.store.path.parent)
+    page = plan_panel(run, shown_plan(run, View(run.folder).solving(made.space.floor + 1000)))
+    assert "Solved for " in page
+    assert "not measured" in page
+    assert "below" in page
+
+
+def test_options_are_listed_by_layer_with_the_embedding_apart(run_until: Callable[[str], Run]) -> None:
+    run = run_until("report")
+    page = options_by_layer(run, shown_plan(run, View(run.folder)))
+    assert "embed: 8b-g64-float" in page
+    assert page.count("<tr>") == 1 + 2
+    assert options_by_layer(run, None) == ""
+
+
+def test_a_matrix_shows_every_option_and_the_one_in_the_plan(run_until: Callable[[str], Run]) -> None:
+    run = run_until("report")
+    decision = shown_decision(run, View(run.folder))
+    page = matrix_panel(run, decision, shown_plan(run, View(run.folder)))
+    assert [option.name in page for option in decision.options] == [True] * len(decision.options)
+    assert page.count(">plan<") == 1
+    assert page.count(" ± ") == 4
+    assert "calibrated by losses" in page
+
+
+def test_there_are_words_where_there_is_nothing_to_show(run_until: Callable[[str], Run]) -> None:
+    run = run_until("inspect")
+    assert "shows it here" in plan_panel(run, None)
+    assert "shows them here" in matrix_panel(run, None, None)
