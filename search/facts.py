@@ -122,6 +122,25 @@ class Result(StoredFacts):
 
 
 @dataclass(frozen=True)
+class Exploration:
+    """What agents proposed.
+
+    Attributes:
+        proposed: plans, repeated ones too.
+        distinct: different plans among them.
+        turns: times that an agent which learns proposed something.
+        failures: per plan that could not be measured, why.
+        tokens: run forward through the model for all stages together.
+    """
+
+    proposed: int
+    distinct: int
+    turns: int
+    failures: Mapping[str, str]
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
 class PredictedPoint(StoredFacts):
     """A plan of the exact front over the loss model; loss in nats per token."""
 

@@ -9,7 +9,7 @@ from tightfit.search.figures import reliability_figure
 from tightfit.search.maps import MemoryPart, total_part
 from tightfit.search.page import Html, figure, join, section, table, tag
 from tightfit.search.summary import Summary
-from tightfit.search.words import duration, shortfalls, trust
+from tightfit.search.words import duration, proposals, shortfalls, trust
 from tightfit.spaces import format_size
 
 MIB = 2**20
@@ -122,7 +122,8 @@ def cost_section(summary: Summary) -> Html | None:
         facts.append(f"Estimated beforehand: {duration(summary.estimate_seconds)}")
     if summary.peak_memory is not None:
         facts.append(f"Peak memory: {format_size(summary.peak_memory)}")
-    note = tag("p", " · ".join(facts), class_="note") if facts else None
+    words = [text for text in (" · ".join(facts), proposals(summary)) if text]
+    note = join([tag("p", text, class_="note") for text in words])
     header = ["Stage", "Time", "Tokens forward"]
     return section("Cost", table("Time and tokens by stage", header, [*rows, total], classes), note)
 

@@ -25,7 +25,7 @@ from tightfit.search.settings import Settings
 from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import feasible_range, front_table, predicted_table
-from tightfit.search.words import comparison, duration, shortfalls, trust
+from tightfit.search.words import comparison, duration, proposals, shortfalls, trust
 from tightfit.spaces import Geometry, InputError
 
 REPORT_FILE = "report.html"
@@ -209,7 +209,7 @@ def render(summary: Summary) -> str:
     """Return the end of a run as text: front, certificates, comparison, verdict, what to do next."""
     parts = [front_table(summary)]
     parts += [f"{name}: {text}" for name, text in trust(summary)]
-    parts += [text for text in (comparison(summary),) if text]
+    parts += [text for text in (proposals(summary), comparison(summary)) if text]
     if summary.result:
         parts += ["", summary.result.verdict, "", "next:", *(f"  {line}" for line in summary.result.next)]
     return "\n".join(parts)

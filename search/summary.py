@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tightfit.search.facts import (
+    Exploration,
     ModelFacts,
     PredictedPoint,
     ReliabilityPoint,
@@ -19,7 +20,7 @@ from tightfit.search.facts import (
     TextFacts,
 )
 from tightfit.search.maps import MemoryPart, SiteMap, memory_parts, plan_map, sensitivity_map
-from tightfit.search.records import StoredPlan
+from tightfit.search.records import Event, StoredPlan
 from tightfit.search.store import Store
 from tightfit.workers.measurement import Measurement, Paired, compare
 
@@ -123,6 +124,7 @@ class Summary:
     band: Mapping[str, Any] | None
     sensing: Mapping[str, Any] | None
     reliability: tuple[ReliabilityPoint, ...]
+    exploration: Exploration | None = None
 
     @property
     def front(self) -> Front | None:
@@ -190,6 +192,21 @@ def _summarize(store: Store) -> Summary:
         band=band,
         sensing=store.get_fit("sensing"),
         reliability=_reliability(variance, band),
+        exploration=_exploration(store, events),
+    )
+
+
+def _exploration(store: Store, events: Sequence[Event]) -> Exploration | None:
+    trials = store.trials()
+    if not trials:
+        return None
+    rounds = [event.data for event in events if event.kind == "round"]
+    return Exploration(
+        proposed=len(trials) + sum(data["duplicates"] for data in rounds),
+        distinct=len({trial.plan for trial in trials}),
+        turns=len(rounds),
+        failures={failure.plan: failure.reason for failure in store.failures()},
+        tokens=store.get("work", {}).get("tokens"),
     )
 
 

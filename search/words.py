@@ -229,6 +229,24 @@ def _percent(share: float) -> str:
     return f"{share:.1%}".replace("-", "−")
 
 
+def proposals(summary: Summary) -> str | None:
+    """Say what agents proposed, how much of it was repeated, and what could not be measured."""
+    found = summary.exploration
+    if found is None:
+        return None
+    repeated = found.proposed - found.distinct
+    sentence = (
+        f"Agents proposed {found.proposed} plans, {found.distinct} different ones "
+        f"({repeated / found.proposed:.1%} repeated); none was measured twice on the same text."
+    )
+    if found.failures:
+        plan, reason = next(iter(found.failures.items()))
+        sentence += (
+            f" {len(found.failures)} could not be measured and are left out, such as {plan[:12]}: {reason}."
+        )
+    return sentence
+
+
 def shortfalls(summary: Summary) -> Sequence[str]:
     """Name the splits of the text that got fewer tokens than asked for."""
     splits = (summary.text.splits if summary.text else None) or {}

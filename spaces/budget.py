@@ -79,6 +79,6 @@ class Budget:
         raise InfeasibleError(
             f"{words} {format_size(limit)} of weights ({limit} B), which is below the floor of this space, "
             f"{format_size(space.floor)} ({space.floor} B); its ceiling is {format_size(space.ceiling)} "
-            f"({space.ceiling} B){pins}; the least-violating plan takes the smallest option everywhere and is "
-            f"{format_size(space.floor - limit)} over the budget."
+            f"({space.ceiling} B){pins}; the least-violating plan takes the smallest option everywhere and "
+            f"is {format_size(space.floor - limit)} over the budget."
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -25,6 +26,11 @@ _POLICY = (
     "img-src 'self' data: blob:; font-src 'self' data:; worker-src 'self' blob:; object-src 'none'; "
     "base-uri 'self'; form-action 'self'; frame-ancestors 'none'"
 )
+_HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 
 
 def launch(blocks: gr.Blocks, exports: Path, port: int | None, host: str, open_browser: bool) -> None:
@@ -74,11 +80,12 @@ def guards(host: str) -> list[Middleware]:
     On this machine alone, only its own names are answered to, so that no web site can reach the page
     under a name of its own.
     """
-    policy = Middleware(_Policy)
     if not _is_loopback(host):
-        return [policy]
+        return [Middleware(_Headers, headers=_HEADERS)]
     names = ["localhost", "127.0.0.1", "[::1]", host]
-    return [Middleware(TrustedHostMiddleware, allowed_hosts=names), policy]
+    # Said to be encoded already: compressing costs more time than it saves where there is no network.
+    plain = {**_HEADERS, "Content-Encoding": "identity"}
+    return [Middleware(TrustedHostMiddleware, allowed_hosts=names), Middleware(_Headers, headers=plain)]
 
 
 def _is_loopback(host: str) -> bool:
@@ -88,19 +95,16 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-class _Policy:
-    """Tells the browser to fetch nothing from other hosts and to show the page in no other one."""
+class _Headers:
+    """Adds headers to every answer."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
+        self._app, self._headers = app, headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def add(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers["Content-Security-Policy"] = _POLICY
-                headers["X-Content-Type-Options"] = "nosniff"
-                headers["Referrer-Policy"] = "no-referrer"
+                MutableHeaders(scope=message).update(self._headers)
             await send(message)
 
         await self._app(scope, receive, add if scope["type"] == "http" else send)
@@ -112,6 +116,5 @@ def _script() -> bytes:
 
 
 def _plotly(request: Request) -> Response:
-    # Said to be encoded already, so that it is not compressed anew for every page: that takes a second.
-    headers = {"Cache-Control": "max-age=86400", "Content-Encoding": "identity"}
+    headers = {"Cache-Control": "max-age=86400"}
     return Response(_script(), media_type="text/javascript; charset=utf-8", headers=headers)

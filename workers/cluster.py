@@ -65,7 +65,7 @@ class Cluster:
         self._ray: Any = ray
         if not ray.is_initialized():
             self._connect(cpus or 1, address, gpus)
-        self.cpus = cpus or max(1, int(ray.cluster_resources().get("CPU", 0)))
+        self.cpus = cpus or max(1, int(self._ray.cluster_resources().get("CPU", 0)))
         self._check("CPU", self.cpus)
         self._check("GPU", gpus)
 

@@ -31,10 +31,11 @@ PURPOSE = 50
 POPULATION = 24
 """Parents of a genetic sampler. Until so many plans are measured, by whomever, it draws at random."""
 
-GP_TRIALS = 80
-"""Most plans that a Gaussian process is fitted to; fitting grows with their cube."""
+MOST = {"gp": 80, "tpe": 500}
+"""Most measured plans that a sampler sees: half the best, half the newest. Fitting a Gaussian process grows
+with their cube, and every answer of TPE with their number."""
 
-PATIENCE = {"tpe": 20, "nsga2": 20, "nsga3": 20, "gp": 1, "cmaes": 20, "qmc": 20}
+PATIENCE = {"tpe": 5, "nsga2": 20, "nsga3": 20, "gp": 1, "cmaes": 20, "qmc": 20}
 """How many known plans in a row a sampler may ask for, before single steps lead away from the last one."""
 
 STEPS = 100
@@ -155,9 +156,8 @@ class OptunaAgent:
     def _asker(self, task: Task, history: History, seed: int) -> Asker:
         if self.sampler == "cmaes":
             return Evolution(task, history.of(self.name), seed)
-        gp = self.sampler == "gp"
         sampler = SAMPLERS[self.sampler](seed)
-        return LiveStudy(task, history, sampler, smooth=gp, most=GP_TRIALS if gp else None)
+        return LiveStudy(task, history, sampler, self.sampler == "gp", MOST.get(self.sampler))
 
     def _optima(self, task: Task, history: History) -> dict[str, Proposal]:
         """Return the optimum of every loss table; for a front, those of several sizes."""

@@ -100,8 +100,9 @@ class LiveStudy:
         # the whole history in it, these are the survivors of all generations so far.
         generation = getattr(sampler, "_get_generation_key", None)
         self._attributes = {generation(): 0} if generation else {}
-        directions = ["minimize", "minimize"] if task.mode == "front" else ["minimize"]
-        self.study = optuna.create_study(directions=directions, sampler=sampler)
+        objectives = 2 if task.mode == "front" else 1
+        minimize = optuna.study.StudyDirection.MINIMIZE
+        self.study = optuna.create_study(directions=[minimize] * objectives, sampler=sampler)
         for trial in _chosen(history, most, task.mode):
             self._add(trial.proposal.levels, self._values(trial))
 

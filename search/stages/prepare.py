@@ -55,7 +55,7 @@ class Bench:
     @property
     def spent(self) -> float:
         """Seconds that this run has worked, in earlier processes and in this one; pauses do not count."""
-        return sum(self.before["timing"].values()) + sum(self.progress.seconds.values())
+        return float(sum(self.before["timing"].values()) + sum(self.progress.seconds.values()))
 
     def book(self) -> None:
         """Write into the store what this run has spent so far."""

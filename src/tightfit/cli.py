@@ -285,9 +285,7 @@ def study_command(run: Path, out: Path | None) -> None:
 
 @main.command("ui")
 @click.argument("run", type=click.Path(path_type=Path), default=Path("runs"))
-@click.option(
-    "--port", type=click.IntRange(1, 65535), help="Port; the first free one from 7860 unless given."
-)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port; a free one from 7860 unless given.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--open/--no-open", "browser", default=False, help="Open a browser.")
 @_reports_errors

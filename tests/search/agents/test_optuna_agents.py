@@ -258,7 +258,7 @@ def test_cma_es_does_not_search_a_front() -> None:
         ("optuna:nsga3", 300),
         ("optuna:cmaes", 1000),
         ("optuna:qmc", 300),
-        ("optuna:tpe", 100),
+        ("optuna:tpe", 50),
         ("optuna:gp", 20),
     ],
 )
