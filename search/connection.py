@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,8 @@ def connect(file: Path, mode: Mode) -> Database:
         _make_folder(file.parent)
         address, uri = str(file), False
     try:
+        if mode == "rw" and not file.exists():
+            _create(file)
         connection = sqlite3.connect(address, uri=uri, timeout=BUSY_SECONDS)
         try:
             db = Database(connection, execute_plugins=False)
@@ -61,6 +64,18 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"the folder {folder} cannot be made for this run ({error.strerror}).") from error
+
+
+def _create(file: Path) -> None:
+    """Make a new file aside and rename it, so that no reader ever finds one that is half made."""
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    partial.unlink(missing_ok=True)
+    connection = sqlite3.connect(partial)
+    try:
+        _prepare_writer(Database(connection, execute_plugins=False), partial)
+    finally:
+        connection.close()
+    os.replace(partial, file)
 
 
 def _prepare_writer(db: Database, file: Path) -> None:

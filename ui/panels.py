@@ -22,7 +22,8 @@ def nothing() -> Html:
         "section",
         tag("h2", "No run yet"),
         tag("p", "Write down which model has to fit into how much memory, and start the search:"),
-        tag("pre", tag("code", f"{_EXAMPLE}\n\n$ tightfit run search.yaml")),
+        tag("pre", tag("code", _EXAMPLE)),
+        tag("pre", tag("code", "tightfit run search.yaml")),
         tag("p", "It appears here by itself as soon as it has begun.", class_="tf-note"),
         class_="tf-card tf-empty",
     )
@@ -37,7 +38,8 @@ def refused(why: str) -> Html:
 
 def bare_head() -> Html:
     """Show the head of a page without a run."""
-    return tag("div", tag("p", "Tightfit", class_="tf-kicker"), tag("h1", "Runs"), class_="tf-title tf-bare")
+    title = tag("div", tag("h1", "Runs"), class_="tf-title")
+    return tag("div", tag("p", "Tightfit", class_="tf-kicker"), title, class_="tf-head")
 
 
 def head(run: Run, note: str | None = None) -> Html:

@@ -195,15 +195,14 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-card tr.chosen { background: var(--tf-mark); }
 .tf-card caption.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden;
   clip-path: inset(50%); }
-.tf-card code, .tf-card pre { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace;
-  font-size: 0.88em; }
+.tf-card code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 0.88em; }
 .tf-card pre { background: var(--tf-wash); border-radius: 8px; padding: 12px 14px; margin: 12px 0 0;
   overflow-x: auto; line-height: 1.6; }
 .tf-card summary { cursor: pointer; color: var(--tf-accent); font-size: 0.9rem; }
 .tabs button.selected { color: var(--tf-accent) !important; }
 .tabs button.selected::after { background-color: var(--tf-accent) !important; }
 #export { margin: 0 18px 16px; width: auto; }
-.tf-empty { padding: 24px 28px; }
+.tf-empty { padding: 24px 28px; max-width: 680px; }
 .tf-plot { width: 100%; min-height: inherit; }
 .tf-plot.tf-words { display: flex; align-items: center; justify-content: center; text-align: center;
   color: var(--tf-muted); padding: 24px; min-height: 200px; }

@@ -16,9 +16,7 @@ from tightfit import __version__
 from tightfit.spaces.errors import InputError, TightfitError
 
 if TYPE_CHECKING:
-    from tightfit.exporters import Shipment
     from tightfit.search.store import Store
-    from tightfit.spaces import Plan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -234,14 +232,14 @@ def front_command(run: Path, whole: bool, as_csv: bool, as_json: bool) -> None:
 def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> None:
     """Solve RUN again for another budget, from its stored scores: nothing is measured."""
     from tightfit.exporters import get_exporter
-    from tightfit.search.resolve import resolve
+    from tightfit.search.resolve import resolve, stored_shipment
     from tightfit.spaces import Budget, parse_size
 
     bound = Budget(weights=parse_size(budget))
     with _open(run) as store:
         resolved = resolve(store, bound)
         if out is not None:
-            get_exporter("json").export(_shipment(store, resolved.plan), out)
+            get_exporter("json").export(stored_shipment(store, resolved.plan), out)
     click.echo(json.dumps(resolved.to_dict(), indent=2) if as_json else resolved.render())
 
 
@@ -254,20 +252,12 @@ def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> Non
 def export_command(run: Path, exporter: str, out: Path | None, digest: str | None) -> None:
     """Write a plan of RUN in the form another tool reads."""
     from tightfit.exporters import get_exporter
-    from tightfit.search.resolve import stored_plan
+    from tightfit.search.resolve import stored_plan, stored_shipment
 
     chosen = get_exporter(exporter)
     with _open(run) as store:
         path = out or store.path.parent / f"plan{chosen.suffix}"
-        click.echo(f"wrote {chosen.export(_shipment(store, stored_plan(store, digest)), path)}")
-
-
-def _shipment(store: Store, plan: Plan) -> Shipment:
-    from tightfit.exporters import Shipment
-    from tightfit.search.resolve import stored_space
-
-    model = {key: store.get("model")[key] for key in ("name", "digest", "family")}
-    return Shipment(stored_space(store), plan, model)
+        click.echo(f"wrote {chosen.export(stored_shipment(store, stored_plan(store, digest)), path)}")
 
 
 @main.command("study")

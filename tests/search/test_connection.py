@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,25 @@ def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Path, "mkdir", forbidden)
     with pytest.raises(InputError, match=r"cannot be made for this run \(Permission denied\)"):
         connect(tmp_path / "demo" / "run.db", "rw")
+
+
+def test_a_reader_never_finds_a_file_that_is_half_made(tmp_path: Path) -> None:
+    """Somebody who looks the moment that a run begins sees no file, or a whole one."""
+    files = [tmp_path / str(i) / "run.db" for i in range(40)]
+    found: list[int] = []
+
+    def look() -> None:
+        for file in files:
+            while not file.exists():
+                pass
+            db = connect(file, "ro")
+            found.append(len(db.table_names()))
+            db.close()
+
+    with ThreadPoolExecutor(1) as reader:
+        looking = reader.submit(look)
+        for file in files:
+            connect(file, "rw").close()
+        looking.result(60)
+    assert len(set(found)) == 1
+    assert [path.name for path in files[0].parent.iterdir() if path.suffix == ".db"] == ["run.db"]

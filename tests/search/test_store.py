@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from sqlite_utils import Database
 
+from tightfit.search.connection import StoreError
 from tightfit.search.migrations import MIGRATIONS, SCHEMA_VERSION
 from tightfit.search.records import Score
 from tightfit.search.store import Store
@@ -126,7 +127,7 @@ def test_a_reader_sees_what_the_writer_adds_and_cannot_write(store: Store) -> No
     with Store.open(store.path, mode="ro") as reader:
         store.put("a", 1)
         assert reader.get("a") == 1
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(StoreError, match="readonly"):
             reader.put("a", 2)
     assert store.get("a") == 1
 
