@@ -79,7 +79,7 @@ def test_a_run_is_paused_resumed_and_stopped_from_outside(run: subprocess.Popen[
     output, _ = run.communicate(timeout=PATIENCE)
     assert run.returncode == 0
     assert "paused (go on with tightfit resume" in output
-    assert "tightfit: stopped; everything measured is kept. Go on with tightfit resume runs/tiny." in output
+    assert f"tightfit: stopped; everything measured is kept. Go on with tightfit resume {folder}." in output
     assert "Traceback" not in output
     assert control.state(folder) == "stopped"
 
