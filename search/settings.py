@@ -177,7 +177,7 @@ class SearchSettings(Section):
     batch: Annotated[int, Field(ge=1, le=1024)] = 8
     """Plans that such an agent proposes at a time."""
     sensitivity_tokens: Count | None = None
-    """Selection tokens of the backward pass at a plan that `relinearize` steps from; null is at most 1024."""
+    """Calibration tokens of the backward pass at a plan that `relinearize` steps from; null is at most 1024."""
     time: Duration | None = None
     """Time of the whole run after which no agent is asked for further plans."""
     finalists: Annotated[int, Field(ge=1, le=64)] = 6
@@ -236,13 +236,14 @@ class Settings(Section):
 
     @field_validator("sense", "search")
     @classmethod
-    def _within_selection(cls, section: Section, info: ValidationInfo) -> Section:
+    def _within_text(cls, section: Section, info: ValidationInfo) -> Section:
         """Refuse measurements on more tokens than there will be, rather than shorten them silently."""
         if "text" not in info.data:
             return section
-        available = info.data["text"].selection
+        part = "selection" if info.field_name == "sense" else "calibration"
+        available = getattr(info.data["text"], part)
         asked = {key: tokens for key, tokens in section if key.endswith("_tokens")}
-        over = [_too_many(key, n, available) for key, n in asked.items() if n is not None and n > available]
+        over = [_too_many(key, n, part, available) for key, n in asked.items() if n and n > available]
         if over:
             raise ValidationError.from_exception_data(str(info.field_name), over)
         return section
@@ -313,8 +314,8 @@ def _validated(data: dict[str, Any], places: Mapping[KeyPath, Place], problems: 
     return settings
 
 
-def _too_many(key: str, tokens: int, available: int) -> InitErrorDetails:
+def _too_many(key: str, tokens: int, part: str, available: int) -> InitErrorDetails:
     # The form in which a check of a whole section can blame a key inside it.
-    text = f"{tokens} tokens are more than text.selection has ({available})."
+    text = f"{tokens} tokens are more than text.{part} has ({available})."
     kind = PydanticCustomError("value_error", "{error}", {"error": text})
     return InitErrorDetails(type=kind, loc=(key,), input=tokens)

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 
 from tightfit.proxies.relinearization import DRAWS, cost_tokens, swap_scores
 from tightfit.search.agents import Sensitivity
-from tightfit.search.archive import SENSING
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.evaluator import digest_windows
 from tightfit.workers.text import Window
@@ -20,8 +19,12 @@ _TOKENS = 1024
 
 
 def windows_of(bench: Bench) -> Sequence[Window]:
-    """Return the text that such a pass runs on."""
-    return bench.archive.windows(SENSING, bench.settings.search.sensitivity_tokens or _TOKENS)
+    """Return the text that such a pass runs on.
+
+    It is calibration text: what a step gains by chance on the text that it was chosen on, it does not
+    gain on the selection text, which so tells the two apart.
+    """
+    return bench.archive.windows("calibration", bench.settings.search.sensitivity_tokens or _TOKENS)
 
 
 def sensitivity_at(bench: Bench) -> Sensitivity:
