@@ -228,7 +228,7 @@ def _opened(arguments: argparse.Namespace, limit: int) -> Iterator[Bench]:
     folder = Path(settings.runs) / settings.name
     with Store.open(folder / RUN_FILE) as store:
         space = inspect_settings(settings).space
-        store.add_space(space)
+        store.set_space(space)
         yield prepare(settings, store, space, limit, folder, Progress())
 
 

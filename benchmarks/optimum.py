@@ -98,7 +98,7 @@ def _enumerate(arguments: argparse.Namespace, model: str) -> dict[tuple[int, ...
     space = inspect_settings(settings).space
     folder = Path(settings.runs) / settings.name
     with Store.open(folder / RUN_FILE) as store:
-        store.add_space(space)
+        store.set_space(space)
         bench = prepare(settings, store, space, space.ceiling, folder, Progress())
         start = time.perf_counter()
         result = {}

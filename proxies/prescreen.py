@@ -33,6 +33,9 @@ from tightfit.spaces import Decision, WeightOption
 # Label sets drawn per token. A square of one draw is noisy, and further draws are cheap: the products
 # ΔW x, most of the cost, are shared by all of them.
 LABELS = 4
+
+PRESCREEN_VERSION = 1
+"""Raised whenever a change here or in the tracing changes any score: scores are kept by content."""
 _TRACED_TOKENS = TRACED_TOKENS
 
 

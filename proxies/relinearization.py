@@ -37,6 +37,10 @@ from tightfit.spaces import Decision
 # Label sets drawn per token. The first-order term needs none and weighs more than the noise of the other:
 # on the tests' model one draw orders swaps as well as four do.
 DRAWS = 2
+
+SWAPS_VERSION = 1
+"""Raised whenever a change here or in the tracing changes any score: scores are kept by content."""
+
 _TRACED_TOKENS = TRACED_TOKENS
 
 

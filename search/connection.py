@@ -110,11 +110,13 @@ def writing(db: Database) -> Iterator[None]:
         except BaseException:
             db.rollback()
             raise
-    except sqlite3.OperationalError as error:
+    except sqlite3.DatabaseError as error:
+        if type(error) not in (sqlite3.OperationalError, sqlite3.DatabaseError):  # a mistake of ours
+            raise
         raise StoreError(_explain(db, error)) from error
 
 
-def _explain(db: Database, error: sqlite3.OperationalError) -> str:
+def _explain(db: Database, error: sqlite3.DatabaseError) -> str:
     file = db.execute("PRAGMA database_list").fetchone()[2]
     if error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
         return (

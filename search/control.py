@@ -7,9 +7,11 @@ looks there at every step.
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,6 +28,8 @@ _LOCK_FILE, _WISH_FILE = "run.lock", "wish"
 # A reader that looks whether a run is going on holds the lock for a moment.
 _PATIENCE = 5.0
 _POLL = 0.2
+# Readers look at one another too.
+_LOOKS = 8
 
 
 class StoppedError(TightfitError):
@@ -41,17 +45,19 @@ def holding(folder: Path) -> Iterator[None]:
     Raises:
         InputError: another process holds it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / _LOCK_FILE)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=_PATIENCE)
     except Timeout as error:
         raise InputError(
             f"another process is working on the run in {folder}: wait for it, or end it with "
             f"tightfit stop {folder}."
         ) from error
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be used for this run ({error.strerror}).") from error
     try:
-        (folder / _WISH_FILE).unlink(missing_ok=True)
+        _forget_wish(folder)
         yield
     finally:
         lock.release()
@@ -66,7 +72,7 @@ def ask(folder: str | Path, wish: Wish) -> None:
     folder = Path(folder)
     if state(folder) not in ("running", "paused"):
         raise InputError(f"no process is working on the run in {folder}: there is nothing to {wish}.")
-    partial = folder / f"{_WISH_FILE}.partial"
+    partial = folder / f".{_WISH_FILE}.{os.getpid()}"
     partial.write_text(wish, encoding="utf-8")
     partial.replace(folder / _WISH_FILE)
 
@@ -108,20 +114,30 @@ def check(folder: Path, say: Callable[[str], None] = lambda text: None) -> float
 
 
 def _held(folder: Path) -> bool:
-    lock = FileLock(folder / _LOCK_FILE)
     if not (folder / _LOCK_FILE).exists():
         return False
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    lock.release()
-    return False
+    lock = FileLock(folder / _LOCK_FILE)
+    for _ in range(_LOOKS):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            time.sleep(random.uniform(0.001, 0.01))  # it may be another reader, who holds it for a moment
+        except OSError:  # a folder that may only be read: nobody can be working in it
+            return False
+        else:
+            lock.release()
+            return False
+    return True
 
 
 def _wish(folder: Path) -> Wish:
     try:
-        text = (folder / _WISH_FILE).read_text(encoding="utf-8")
-    except FileNotFoundError:
+        text = (folder / _WISH_FILE).read_bytes()
+    except OSError:  # there is none, or nothing that anybody could mean
         return "run"
-    return next((wish for wish in get_args(Wish) if wish == text), "run")
+    return next((wish for wish in get_args(Wish) if wish.encode() == text.strip()), "run")
+
+
+def _forget_wish(folder: Path) -> None:
+    with suppress(IsADirectoryError):
+        (folder / _WISH_FILE).unlink(missing_ok=True)

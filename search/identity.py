@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from tightfit.spaces import InputError, Space
 
 # Measurements rest on these.
 _FIXED = ("model", "seed", "threads", "device", "target", "text")
+# These change the loss model, or what is sought with it.
+_RESTARTING = ("budget", "space", "sense")
 # These change nothing about what a run finds.
 _FREE = ("name", "runs", "workers", "limits")
 # What later stages write. It belongs to one budget, and another one starts without it.
@@ -27,31 +30,86 @@ _FITS_OF_ONE_BUDGET = ("link", "certificate_variance", "certificate_band")
 _ENDINGS = ("finalists", "result", "finished")
 
 
-def claim(store: Store, settings: Settings) -> list[str]:
-    """Take over a run folder, or refuse it where its measurements are of other settings.
+@dataclass(frozen=True)
+class Change:
+    """What differs between a run and the settings that it is started with again.
 
-    Returns:
-        What changed since the run was last started, in words, one line each.
+    Attributes:
+        lines: in words, one difference each.
+        restarts: whether loss model, front and proposals start anew; otherwise only the end does.
+    """
+
+    lines: tuple[str, ...]
+    restarts: bool
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The differences, and what they mean for what was found before."""
+        if not self.lines:
+            return ()
+        kept = "measurements are kept; loss model, front and proposals start anew"
+        return (*self.lines, kept if self.restarts else "measurements and proposals are kept")
+
+
+def compare_settings(store: Store, settings: Settings) -> Change:
+    """Find what has changed since a run was last started; nothing is written.
 
     Raises:
         InputError: the folder holds a run with another model, text, seed, …; names the setting.
     """
-    held, new = store.get("settings", {}), settings.to_dict()
-    changed = []
-    for key, before, now in _differences(held, new) if store.get("identity") else ():
+    if not store.get("identity"):  # it belongs to nothing yet
+        return Change((), False)
+    lines, restarts = [], False
+    for key, before, now in _differences(store.get("settings", {}), settings.to_dict()):
         section = key.partition(".")[0]
         if section in _FIXED:
             _refuse(store, key, before, now)
         if section not in _FREE:
-            changed.append(f"{key} is now {_brief(now)} (it was {_brief(before)})")
-    if any(line.startswith(("budget.", "search.mode ", "space.")) for line in changed):
+            lines.append(f"{key} is now {_brief(now)} (it was {_brief(before)})")
+            restarts |= section in _RESTARTING or key == "search.mode"
+    return Change(tuple(lines), restarts)
+
+
+def compare_space(store: Store, space: Space) -> str | None:
+    """Say what another space means for what a run has measured, None where it is the same; writes nothing.
+
+    Raises:
+        InputError: the store holds a run over other decisions.
+    """
+    held = store.decisions()
+    if not store.get("identity") or held == space.decisions:
+        return None
+    if [(d.name, d.sites, d.weights) for d in held] != [
+        (d.name, d.sites, d.weights) for d in space.decisions
+    ]:
+        raise InputError(
+            f"{store.path.parent} holds a run whose decisions govern other matrices: "
+            "give this run another name, or delete that folder."
+        )
+    offered = {d.name: {option.name for option in d.options} for d in space.decisions}
+    measured = {m.plan for m in store.measurements()}
+    plans = [stored.plan for digest, stored in store.plans().items() if digest in measured]
+    kept = sum(all(option in offered[name] for name, option in plan.choices) for plan in plans)
+    return (
+        f"the options on offer have changed: {kept} of {len(plans)} measured plans are still possible and "
+        "keep their measurements; scores, loss model and proposals start anew"
+    )
+
+
+def adopt(store: Store, settings: Settings, change: Change, space: Space, limit: int, budget: str) -> None:
+    """Make a run one of these settings: take out what no longer holds, then record them.
+
+    May be interrupted anywhere and done again: the settings, by which a change is noticed, come last.
+    """
+    held = store.get("budget")
+    if change.restarts or store.decisions() != space.decisions or (held and held["limit"] != limit):
         store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
-        changed.append("measurements are kept; loss model, front and proposals start anew")
-    elif changed:
+    elif change.lines:
         store.forget(_ENDINGS, ())
-        changed.append("measurements and proposals are kept")
-    store.put("settings", new)
-    return changed
+    if store.decisions() != space.decisions:
+        store.set_space(space)
+    store.put("budget", {"limit": limit, "text": budget})
+    store.put("settings", settings.to_dict())
 
 
 def is_finished(store: Store, settings: Settings) -> bool:
@@ -103,44 +161,6 @@ def identify(store: Store, facts: Mapping[str, Any]) -> None:
         if key in held and held[key] != value:
             _refuse(store, key, held[key], value)
     store.put("identity", dict(facts))
-
-
-def set_space(store: Store, space: Space) -> str | None:
-    """Record the space; where the store holds one with other options, keep what still means the same.
-
-    Returns:
-        What that changes, in words, or None where nothing does.
-
-    Raises:
-        InputError: the store holds a run over other decisions.
-    """
-    held = store.decisions()
-    if not held or held == space.decisions:
-        store.add_space(space)
-        return None
-    if [(d.name, d.sites) for d in held] != [(d.name, d.sites) for d in space.decisions]:
-        raise InputError(
-            f"{store.path.parent} holds a run whose decisions govern other matrices: "
-            "give this run another name, or delete that folder."
-        )
-    offered = {d.name: {option.name for option in d.options} for d in space.decisions}
-    measured = {m.plan for m in store.measurements()}
-    plans = [stored.plan for digest, stored in store.plans().items() if digest in measured]
-    kept = sum(all(option in offered[name] for name, option in plan.choices) for plan in plans)
-    store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
-    store.replace_options(space)
-    return (
-        f"the options on offer have changed: {kept} of {len(plans)} measured plans are still possible and "
-        "keep their measurements; scores, loss model and proposals start anew"
-    )
-
-
-def set_budget(store: Store, limit: int, text: str) -> None:
-    """Record the budget; results of another one are taken out, measurements and scores stay."""
-    held = store.get("budget")
-    if held and held["limit"] != limit:
-        store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
-    store.put("budget", {"limit": limit, "text": text})
 
 
 def _differences(

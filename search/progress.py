@@ -76,6 +76,10 @@ class Progress:
         count = f" {last[1]}," if last[1] else ""
         self._write(f"{what}:{count} done in {duration(spent)}", end=True)
 
+    def note(self, text: str) -> None:
+        """Write a line that is no progress but belongs beside it."""
+        self._write(text, end=True)
+
     def _leave_line(self) -> None:
         """End a line that was still changing, so that what stopped the stage begins on its own."""
         if self._stream.isatty():

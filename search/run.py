@@ -11,12 +11,12 @@ from tightfit.search.agents.optuna_agents import check_mode
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.identity import (
+    adopt,
     check_inputs,
-    claim,
+    compare_settings,
+    compare_space,
     is_finished,
-    set_budget,
     set_finished,
-    set_space,
 )
 from tightfit.search.inspection import Inspection, inspect_settings
 from tightfit.search.machine import peak_memory
@@ -75,18 +75,26 @@ def run_search(
     progress = progress or Progress()
     progress.checkpoint = lambda: control.check(folder, say)
     with control.holding(folder), Store.open(folder / RUN_FILE) as store:
-        for line in claim(store, settings):
-            say(f"settings: {line}")
+        change = compare_settings(store, settings)
         if is_finished(store, settings):
             check_inputs(store, settings)
             say("this run is finished; its result:\n")
             say(render(summarize(store)))
             return folder
-        _describe(store, inspection, say)
+        moved = compare_space(store, inspection.space)
+        for line in (*change.words, *([moved] if moved else [])):
+            say(f"changed: {line}")
+
+        def take_over() -> None:
+            adopt(store, settings, change, inspection.space, inspection.limit, inspection.budget_text)
+            _describe(store, inspection)
+
+        if not store.get("identity"):  # nothing can be lost, and others see sooner what this is
+            take_over()
         store.put("cost", cost.to_dict())
         store.add_event("prepare", "started")
         try:
-            _work(settings, store, inspection, progress, say)
+            _work(settings, store, inspection, take_over, progress, say)
         except (control.StoppedError, KeyboardInterrupt):
             _leave(store, folder, say)
             raise
@@ -94,13 +102,21 @@ def run_search(
     return folder
 
 
-def _work(settings: Settings, store: Store, inspection: Inspection, progress: Progress, say: Say) -> None:
+def _work(
+    settings: Settings,
+    store: Store,
+    inspection: Inspection,
+    take_over: Callable[[], None],
+    progress: Progress,
+    say: Say,
+) -> None:
     """Go through all stages."""
     # Imported here, since it brings torch with it.
     from tightfit.search import stages
 
     folder = store.path.parent
-    bench = stages.prepare(settings, store, inspection.space, inspection.limit, folder, progress)
+    space, limit = inspection.space, inspection.limit
+    bench = stages.prepare(settings, store, space, limit, folder, progress, take_over)
     for line in shortfalls(summarize(store)):
         say(f"text: {line}")
     try:
@@ -157,10 +173,7 @@ def _header(settings: Settings, inspection: Inspection) -> str:
     return "\n".join(lines)
 
 
-def _describe(store: Store, inspection: Inspection, say: Say) -> None:
-    changed = set_space(store, inspection.space)
-    if changed:
-        say(f"space: {changed}")
+def _describe(store: Store, inspection: Inspection) -> None:
     facts = SpaceFacts.of(inspection.space)
     store.put(
         "space",
@@ -176,7 +189,6 @@ def _describe(store: Store, inspection: Inspection, say: Say) -> None:
             "config": dict(inspection.config),
         },
     )
-    set_budget(store, inspection.limit, inspection.budget_text)
 
 
 def _leave(store: Store, folder: Path, say: Say) -> None:

@@ -177,7 +177,7 @@ class SearchSettings(Section):
     batch: Annotated[int, Field(ge=1, le=1024)] = 8
     """Plans that such an agent proposes at a time."""
     sensitivity_tokens: Count | None = None
-    """Calibration tokens of the backward pass at a plan that `relinearize` steps from; null is at most 1024."""
+    """Calibration tokens of the backward passes of `relinearize`; null is at most 1024."""
     time: Duration | None = None
     """Time of the whole run after which no agent is asked for further plans."""
     finalists: Annotated[int, Field(ge=1, le=64)] = 6

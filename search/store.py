@@ -111,32 +111,23 @@ class Store:
 
     # The space
 
-    def add_space(self, space: Space) -> None:
-        """Store the sites and options of a space; again with the same space does nothing.
-
-        Raises:
-            InputError: the store already holds another space.
-        """
-        held = self.decisions()
-        if held:
-            if held != space.decisions:
-                raise InputError(f"{self.path} holds a run over another space; use another run folder.")
-            return
+    def set_space(self, space: Space) -> None:
+        """Store the sites and options of a space, in place of any other; scores of others are removed."""
         owner = {site: decision.name for decision in space.decisions for site in decision.sites}
         sites = [
             Site(x.site, x.layer, x.module, x.rows, x.cols, x.tied_to, owner[x.site])
             for x in space.geometry.linears
         ]
+        options = [
+            {"decision": decision.name, "position": position, "name": option.name, "bytes": cost}
+            for decision in space.decisions
+            for position, (option, cost) in enumerate(zip(decision.options, decision.costs, strict=True))
+        ]
         with writing(self._db):
+            for table in ("score", "option", "site"):
+                self._db.execute(f"DELETE FROM {table}")
             self._table("site").insert_all({"position": i, **asdict(site)} for i, site in enumerate(sites))
-            self._table("option").insert_all(_option_rows(space))
-
-    def replace_options(self, space: Space) -> None:
-        """Store other options of the same decisions; scores of the old ones are removed."""
-        with writing(self._db):
-            self._db.execute("DELETE FROM score")
-            self._db.execute("DELETE FROM option")
-            self._table("option").insert_all(_option_rows(space))
+            self._table("option").insert_all(options)
 
     def sites(self) -> list[Site]:
         """Return the sites in depth order."""
@@ -344,14 +335,6 @@ class Store:
         """Return the events with an id above ``after``, oldest first."""
         rows = self._rows("SELECT * FROM event WHERE id > ? ORDER BY id", [after])
         return [Event(**{**row, "data": json.loads(row["data"])}) for row in rows]
-
-
-def _option_rows(space: Space) -> list[dict[str, Any]]:
-    return [
-        {"decision": decision.name, "position": position, "name": option.name, "bytes": cost}
-        for decision in space.decisions
-        for position, (option, cost) in enumerate(zip(decision.options, decision.costs, strict=True))
-    ]
 
 
 def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]]) -> Decision:

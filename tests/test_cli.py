@@ -63,7 +63,7 @@ def run_folder(folder: Path) -> str:
     weights = [[0.02, 0.01] for _ in SPACE.decisions]
     plan = SPACE.plan([0] * len(SPACE.decisions))
     with Store.open(folder / "kept" / "run.db") as store:
-        store.add_space(SPACE)
+        store.set_space(SPACE)
         store.put(
             "settings", {"model": "model", "budget": {"effective_bits": 4}, "space": {"weights": RULES}}
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +15,13 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
 from tightfit.spaces import WeightOption
 from tightfit.workers.measurement import DocumentLoss, Measurement
 from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.tensor_files import is_whole, sweep, write_tensors
 from tightfit.workers.text import Window
 
 # Raised whenever a change here changes any measured loss; part of every content key.
@@ -83,6 +82,7 @@ class Evaluator:
         self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="window")
         replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
 
     def clear(self) -> None:
         """Put every original matrix back into the replica."""
@@ -179,18 +179,15 @@ class Evaluator:
     def _reference(self, windows: Sequence[Window]) -> list[Path]:
         """Return where the predictions of the uncompressed model are kept, by window, made if missing."""
         paths = [self._folder / f"{self.key({'window': digest_windows([w])})}.safetensors" for w in windows]
-        missing = [(w, path) for w, path in zip(windows, paths, strict=True) if not path.exists()]
+        missing = {path: w for w, path in zip(windows, paths, strict=True) if not is_whole(path)}
         if missing:
             self.clear()
         with _one_thread_each():
-            list(self._threads.map(self._keep_reference, missing))
+            list(self._threads.map(self._keep_reference, missing.values(), missing.keys()))
         return paths
 
-    def _keep_reference(self, missing: tuple[Window, Path]) -> None:
-        window, path = missing
-        partial = path.with_suffix(f".{os.getpid()}")  # another evaluator may be at the same window
-        save_file({"log_probs": self._log_probs(torch.from_numpy(window.tokens)).cpu()}, partial)
-        partial.replace(path)
+    def _keep_reference(self, window: Window, path: Path) -> None:
+        write_tensors(path, {"log_probs": self._log_probs(torch.from_numpy(window.tokens))})
 
     def _score(self, window: Window, path: Path) -> tuple[DocumentLoss, Tensor]:
         reference = _read_reference(window, path)

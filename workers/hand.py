@@ -9,7 +9,7 @@ from typing import Any
 from tightfit.spaces import TightfitError
 from tightfit.workers.cluster import WorkerError
 from tightfit.workers.crew import Job, Outcome
-from tightfit.workers.worker import Ready, Worker
+from tightfit.workers.worker import Fault, Ready, Worker
 
 PLACED_WITHIN = 60.0
 """Seconds that Ray may take to find a place for a worker and to start its process."""
@@ -33,7 +33,7 @@ class Death:
     nowhere: bool = False
 
 
-Answer = Ready | Outcome | TightfitError | Death
+Answer = Ready | Outcome | Fault | TightfitError | Death
 
 
 class Hand:

@@ -7,12 +7,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-
-from safetensors import safe_open
-from safetensors.torch import save_file
+from typing import Any
 
 from tightfit.compress import PackedTensor
 from tightfit.spaces import WeightOption
+from tightfit.workers.tensor_files import read_tensors, sweep, write_tensors
 
 
 class OptionCache:
@@ -44,10 +43,7 @@ class OptionCache:
         """Find what earlier runs left, and delete what their writers did not finish."""
         folder = self._folder
         folder.mkdir(parents=True, exist_ok=True)
-        for partial in folder.glob(".*.safetensors.*"):
-            writer = partial.name.rpartition(".")[2]
-            if writer.isdigit() and not _is_running(int(writer)):
-                partial.unlink(missing_ok=True)
+        sweep(folder)
         found = []
         for file in folder.glob("*.safetensors"):
             with suppress(FileNotFoundError):  # deleted by somebody else
@@ -73,43 +69,29 @@ class OptionCache:
         """
         name = f"{site}.{option.name}.safetensors"
         if name in self._sizes or not self._writable:
-            try:
-                return self._read(name, option, shape)
-            except FileNotFoundError:  # deleted by somebody else, maybe a moment ago
-                self._sizes.pop(name, None)
+            tensors: dict[str, Any] | None = read_tensors(self._folder / name)
+            if tensors is not None:
+                self._touch(name)
+                return PackedTensor(option, *shape, **tensors)
+            self._sizes.pop(name, None)  # deleted by somebody else, or damaged
         packed = build()
         if self._writable:
             self._write(name, packed)
         return packed
 
-    def _read(self, name: str, option: WeightOption, shape: tuple[int, int]) -> PackedTensor:
-        with safe_open(self._folder / name, framework="pt") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    def _touch(self, name: str) -> None:
+        """Note that a file was used, so that the order of use outlives this process."""
         if self._writable:
-            os.utime(self._folder / name)  # the order of use outlives this process
+            with suppress(FileNotFoundError):  # deleted by somebody else; what was read stays
+                os.utime(self._folder / name)
             self._sizes.move_to_end(name)
-        return PackedTensor(option, *shape, **tensors)
 
     def _write(self, name: str, packed: PackedTensor) -> None:
-        # Written aside and renamed, so that a killed run never leaves half a file behind.
-        partial = self._folder / f".{name}.{os.getpid()}"
-        save_file({key: tensor.cpu().contiguous() for key, tensor in packed.tensors().items()}, partial)
-        size = partial.stat().st_size
+        size = write_tensors(self._folder / name, packed.tensors())
         if size > self._cap:
-            partial.unlink()
+            (self._folder / name).unlink(missing_ok=True)
             return
         while self.nbytes + size > self._cap:
             oldest, _ = self._sizes.popitem(last=False)
             (self._folder / oldest).unlink(missing_ok=True)
-        os.replace(partial, self._folder / name)
         self._sizes[name] = size
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # of another user
-        return True
-    return True

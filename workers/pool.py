@@ -17,9 +17,10 @@ from tightfit.workers.crew import Failure, Job, Outcome
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.hand import Answer, Death, Hand
 from tightfit.workers.ledger import Key, Ledger
+from tightfit.workers.measurement import Measurement
 from tightfit.workers.recipe import Recipe, describe_setup
 from tightfit.workers.staff import Staff, gpus_each
-from tightfit.workers.worker import Ready
+from tightfit.workers.worker import Fault, Ready
 
 SHORTEST_LEASE = 120.0
 """Seconds that every job may take at least."""
@@ -195,18 +196,20 @@ class RayPool:
         key, job = shift.keys[position], shift.jobs[position]
         if isinstance(answer, TightfitError):
             raise answer
-        if isinstance(answer, Death):
+        if isinstance(answer, Death | Fault):
             self._ledger.died(key, answer.reason)
             shift.waiting.appendleft(position)
-            staff.lose(hand)
-            if not alone:
+            if isinstance(answer, Death):
+                staff.lose(hand)
+            if isinstance(answer, Death) and not alone:
                 staff.hire()
             return
         if isinstance(answer, Ready) or answer.protocol != key[2]:
             raise WorkerError("workers: one measured something else than it was asked to.")
         self._ledger.finished(key)
-        if (tokens := self._tokens(job)) > 0:
-            self._pace = max(self._pace or 0.0, hand.seconds / tokens)
+        # By the worker's own clock: this process may have been paused meanwhile.
+        if isinstance(answer, Measurement) and (tokens := self._tokens(job)) > 0:
+            self._pace = max(self._pace or 0.0, answer.seconds / tokens)
         shift.outcomes.append((position, answer))
 
     def _tokens(self, job: Job) -> int:

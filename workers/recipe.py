@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tightfit.spaces import InputError
+from tightfit.workers.tensor_files import write_tensors
 from tightfit.workers.text import Window
 
 if TYPE_CHECKING:
@@ -104,15 +105,13 @@ class Recipe:
 
 
 def write_importance(path: Path, importance: Mapping[str, Tensor]) -> None:
-    """Write the importances of all sites into a safetensors file, whole or not at all."""
-    from safetensors.torch import save_file
+    """Write the importances of all sites into a safetensors file, whole or not at all.
 
+    Raises:
+        DiskError: it cannot be written.
+    """
     # The sites of a tied matrix share one tensor, which safetensors refuses to write twice.
-    own = {site: values.cpu().clone().contiguous() for site, values in importance.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    save_file(own, partial)
-    partial.replace(path)
+    write_tensors(path, {site: values.cpu().clone() for site, values in importance.items()})
 
 
 def digest_importance(importance: Mapping[str, Tensor]) -> str:

@@ -87,6 +87,9 @@ class Staff:
         """Wait a moment for answers; kill whoever takes too long."""
         calls = {hand.call: hand for hand in self.hands if hand.call is not None}
         done, _ = self._ray.wait(list(calls), num_returns=1, timeout=_POLL)
+        # All that have come back, before anybody is found overdue: this process may have been paused.
+        if len(done) < len(calls):
+            done, _ = self._ray.wait(list(calls), num_returns=len(calls), timeout=0)
         for call in done:
             yield calls[call], calls[call].take()
         for hand in list(self.hands):

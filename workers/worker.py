@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tightfit.spaces import TightfitError
 from tightfit.workers.cluster import WorkerError
-from tightfit.workers.crew import Failure, Job, Outcome, measure
+from tightfit.workers.crew import Job, Outcome, measure
 from tightfit.workers.recipe import Recipe, describe_setup
 
 if TYPE_CHECKING:
@@ -30,6 +30,16 @@ class Ready:
     pid: int
     host: str
     setup: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that went wrong while a job was measured: its own fault, or that of the moment.
+
+    Memory may have run out, which another try elsewhere survives; it counts like a death.
+    """
+
+    reason: str
 
 
 class Worker:
@@ -60,23 +70,18 @@ class Worker:
         except Exception as error:
             return WorkerError(f"workers: one on {platform.node()} could not get ready: {_sentence(error)}")
 
-    def measure(self, job: Job) -> Outcome | TightfitError:
+    def measure(self, job: Job) -> Outcome | Fault | TightfitError:
         """Measure a job.
 
         Returns:
-            What came of it, or the error that says that this worker is not fit to measure anything.
+            What came of it, what went wrong on the way, or the error that says that no worker can go on.
         """
         evaluator = self._built()
         try:
             return measure(evaluator, self._recipe.texts, job)
         except Exception as error:
             self._evaluator = None  # it may have stopped half way between two plans
-            if isinstance(error, TightfitError):
-                return error
-            if isinstance(error, OSError):  # a full disk is not the plan's fault
-                return WorkerError(f"workers: one on {platform.node()} could not go on: {_sentence(error)}")
-            protocol = evaluator.protocol(job.split, self._recipe.texts[job.text][: job.windows])
-            return Failure(job.plan, job.split, protocol, "error", _sentence(error))
+            return error if isinstance(error, TightfitError) else Fault(_sentence(error))
 
     def _built(self) -> Evaluator:
         if self._evaluator is None:

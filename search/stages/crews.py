@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from tightfit.search.machine import physical_cores
 from tightfit.search.stages.prepare import Bench
+from tightfit.workers.cluster import WorkerError
 from tightfit.workers.crew import Alone
 
 
@@ -27,7 +28,17 @@ def validation_crew(bench: Bench) -> Iterator[None]:
         yield
         return
     count = bench.settings.workers.validation
-    with _crew(bench, physical_cores() if count is None else count):
+    if count is not None:
+        with _crew(bench, count):
+            yield
+        return
+    # Nobody asked for workers here, so going on without them is better than to end.
+    on_cpu = bench.evaluator.replica.device.type == "cpu"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(_crew(bench, physical_cores() if on_cpu else 0))
+        except WorkerError as error:
+            bench.progress.note(f"measuring in this process, since {error}")
         yield
 
 

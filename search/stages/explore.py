@@ -45,28 +45,37 @@ def explore(bench: Bench, task: Task, model: LinkAdditive) -> list[Candidate]:
     _propose_once(bench, task, model, agents)
     history = _note(bench, model, _measured(bench, History(), "measuring proposed plans"))
     turns = [name for name in names if agents[name].iterative]
-    while turns:
-        for name in list(turns):
-            left = _evaluations_left(bench, history, agents)
-            if left <= 0 or _out_of_time(bench):
-                return _candidates(history)
-            proposals = agents[name].propose(task, history, min(bench.settings.search.batch, left))
-            new = [p for p in proposals if p.plan.digest not in history.seen]
-            if not new:
-                turns.remove(name)
-                continue
-            round_ = history.rounds(name)
-            record(bench.archive, name, round_, new)
-            history = _note(bench, model, _measured(bench, history, f"{name}, round {round_ + 1}"))
-            facts = {
-                "agent": name,
-                "round": round_,
-                "plans": len(new),
-                "duplicates": len(proposals) - len(new),
-                "best": history.measured[0].loss,
-            }
-            bench.store.add_event("explore", "round", facts)
+    idle = 0  # agents that had nothing new, one after the other; nobody has once all of them had a turn
+    while idle < len(turns):
+        left = _evaluations_left(bench, history, agents)
+        if left <= 0 or _out_of_time(bench):
+            break
+        name = _next(turns, history, idle)
+        proposals = agents[name].propose(task, history, min(bench.settings.search.batch, left))
+        new = [p for p in proposals if p.plan.digest not in history.seen]
+        if not new:
+            idle += 1
+            continue
+        idle = 0
+        turn = history.rounds(name)
+        record(bench.archive, name, turn, new)
+        history = _note(bench, model, _measured(bench, history, f"{name}, round {turn + 1}"))
+        facts = {
+            "agent": name,
+            "round": turn,
+            "plans": len(new),
+            "duplicates": len(proposals) - len(new),
+            "best": history.measured[0].loss,
+        }
+        bench.store.add_event("explore", "round", facts)
+        bench.book()
     return _candidates(history)
+
+
+def _next(turns: Sequence[str], history: History, idle: int) -> str:
+    """Whose turn it is, by the history alone: whoever comes after the last one, but for the idle ones."""
+    last = next((trial.agent for trial in reversed(history.trials) if trial.agent in turns), turns[-1])
+    return turns[(turns.index(last) + 1 + idle) % len(turns)]
 
 
 def _propose_once(bench: Bench, task: Task, model: LinkAdditive, agents: dict[str, Agent]) -> None:

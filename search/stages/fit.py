@@ -122,6 +122,7 @@ def certify(bench: Bench, sensed: Sensed, fitted: Fitted) -> list[str]:
     tokens = sense.fit_tokens
     first = _measure(bench, _unseen(everywhere, fitted.levels), "certificate", f"{what} 1", tokens)
     second = _measure(bench, _unseen(near, fitted.levels), "certificate", f"{what} 2", tokens)
+    bench.store.forget((), ("certificate_variance", "certificate_band"))  # of an earlier loss model
     if first.certifiable:
         variance = unexplained_variance(
             model.predict(first.levels),

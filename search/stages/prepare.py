@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -69,9 +69,24 @@ class Bench:
 
 
 def prepare(
-    settings: Settings, store: Store, space: Space, limit: int, folder: Path, progress: Progress
+    settings: Settings,
+    store: Store,
+    space: Space,
+    limit: int,
+    folder: Path,
+    progress: Progress,
+    take_over: Callable[[], None] = lambda: None,
 ) -> Bench:
     """Load everything that measuring needs.
+
+    Args:
+        settings: of the run.
+        store: of the run.
+        space: what may be chosen.
+        limit: most weight bytes of a plan.
+        folder: of the run.
+        progress: where progress lines go.
+        take_over: called once it is sure that the store's measurements rest on what was loaded.
 
     Raises:
         InputError: the model or the text cannot be used, or the store holds a run of another model.
@@ -100,6 +115,7 @@ def prepare(
         "transformers version": transformers.__version__,
     }
     identify(store, facts)
+    take_over()
     _record(store, settings, loaded, text, splits)
     # The importances stand for all that they come from: weights, calibration text, device, threads.
     identity = {"model": loaded.digest, "importance": digest_importance(importance)}

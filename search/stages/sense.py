@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
 from tightfit.proxies.calibration import calibrate_prescreen, split_half_tau
 from tightfit.proxies.marginals import Marginal, choose_marginals, measure_marginals
-from tightfit.proxies.prescreen import LABELS, prescreen
+from tightfit.proxies.prescreen import LABELS, PRESCREEN_VERSION, prescreen
 from tightfit.search.archive import SENSING
 from tightfit.search.records import Score
 from tightfit.search.stages.prepare import Bench
 from tightfit.spaces import Decision, Plan, Space
 from tightfit.workers.evaluator import digest_windows
 from tightfit.workers.measurement import Failure
+from tightfit.workers.tensor_files import read_tensors, write_tensors
 from tightfit.workers.text import Window
 
 Table = list[NDArray[np.float64]]
@@ -101,12 +101,14 @@ def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
     evaluator, windows, seed = bench.evaluator, _prescreen_windows(bench), bench.settings.seed
     what = {
         "prescreen": digest_windows(windows),
+        "version": str(PRESCREEN_VERSION),
         "space": bench.space.digest(),
         "seed": str(seed),
         "labels": str(LABELS),
     }
     path = bench.store.path.parent / "prescreen" / f"{evaluator.key(what)}.safetensors"
-    if not path.exists():
+    scores = read_tensors(path)
+    if scores is None:
         evaluator.clear()
         with bench.progress.stage("sense", "pre-screening every option") as tick:
             rows = prescreen(
@@ -117,13 +119,10 @@ def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
                 seed,
                 tick,
             )
-        path.parent.mkdir(exist_ok=True)
-        partial = path.with_suffix(".partial")
-        save_file({str(d): row.numpy() for d, row in enumerate(rows)}, partial)
-        partial.replace(path)
+        scores = {str(d): row for d, row in enumerate(rows)}
+        write_tensors(path, scores)
         bench.archive.tokens += sum(len(window.tokens) for window in windows) * (1 + LABELS)
-    scores = load_file(path)
-    return [scores[str(d)] for d in range(len(bench.space.decisions))]
+    return [scores[str(d)].numpy() for d in range(len(bench.space.decisions))]
 
 
 def _measure(bench: Bench, plans: Sequence[Plan]) -> list[tuple[float, float] | None]:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import load_file, save_file
 
-from tightfit.proxies.relinearization import DRAWS, cost_tokens, swap_scores
+from tightfit.proxies.relinearization import DRAWS, SWAPS_VERSION, cost_tokens, swap_scores
 from tightfit.search.agents import Sensitivity
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.evaluator import digest_windows
+from tightfit.workers.tensor_files import read_tensors, write_tensors
 from tightfit.workers.text import Window
 
 _TOKENS = 1024
@@ -35,13 +35,15 @@ def sensitivity_at(bench: Bench) -> Sensitivity:
         plan, seed = bench.space.plan(levels).digest, bench.settings.seed
         what = {
             "swaps at": plan,
+            "version": str(SWAPS_VERSION),
             "text": digest_windows(windows),
             "space": bench.space.digest(),
             "seed": str(seed),
             "draws": str(DRAWS),
         }
         path = bench.store.path.parent / "sensitivity" / f"{bench.evaluator.key(what)}.safetensors"
-        if not path.exists():
+        scores = read_tensors(path)
+        if scores is None:
             references = bench.evaluator.references(windows)
             bench.evaluator.clear()
             with bench.progress.stage("explore", f"a backward pass at plan {plan[:12]}") as tick:
@@ -55,13 +57,10 @@ def sensitivity_at(bench: Bench) -> Sensitivity:
                     seed,
                     tick,
                 )
-            path.parent.mkdir(exist_ok=True)
-            partial = path.with_suffix(".partial")
-            save_file({str(d): row.numpy() for d, row in enumerate(rows)}, partial)
-            partial.replace(path)
+            scores = {str(d): row for d, row in enumerate(rows)}
+            write_tensors(path, scores)
             options = [len(decision.options) for decision in bench.space.decisions]
             bench.archive.tokens += cost_tokens(sum(len(window.tokens) for window in windows), options)
-        scores = load_file(path)
-        return [scores[str(d)].mean(0) for d in range(len(levels))]
+        return [scores[str(d)].mean(0).numpy() for d in range(len(levels))]
 
     return score

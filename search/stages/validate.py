@@ -11,7 +11,7 @@ from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.words import Judged, Outcome, verdict
-from tightfit.spaces import format_size
+from tightfit.spaces import InfeasibleError, format_size
 from tightfit.workers.measurement import Measurement
 
 # Baselines of each kind that are judged on validation and holdout text beside the chosen plan.
@@ -19,7 +19,11 @@ _BASELINES_KEPT = 2
 
 
 def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
-    """Choose a plan, judge it beside its baselines on holdout text, write the result."""
+    """Choose a plan, judge it beside its baselines on holdout text, write the result.
+
+    Raises:
+        InfeasibleError: no plan has a loss that can be measured there.
+    """
     searched = [c.proposal for c in candidates if c.proposal.kind == "searched"]
     finalists = searched[: bench.settings.search.finalists]
     baselines = [
@@ -30,10 +34,20 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
     with validation_crew(bench):
         judged = _measure(bench, [*finalists, *baselines], "validation", "picking the winner")
         bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
-        finalists = [p for p in finalists if p.plan.digest in judged]
         baselines = [p for p in baselines if p.plan.digest in judged]
-        chosen = min(finalists or baselines, key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
-        final = _measure(bench, [chosen, *baselines], "holdout", "reading the holdout text")
+        racing = [p for p in finalists if p.plan.digest in judged] or baselines
+        racing.sort(key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
+        final: dict[str, Measurement] = {}
+        # The next one only where the loss of the winner cannot be measured on this text.
+        while racing and racing[0].plan.digest not in final:
+            final |= _measure(bench, [racing[0], *baselines], "holdout", "reading the holdout text")
+            racing = racing if racing[0].plan.digest in final else racing[1:]
+    if not racing:
+        raise InfeasibleError(
+            "no finalist has a loss that can be measured on validation and holdout text: allow more bits or "
+            "a larger budget."
+        )
+    chosen = racing[0]
     best = min(
         [p for p in baselines if p.plan.digest in final] or [chosen],
         key=lambda p: (final[p.plan.digest].kl, p is not chosen),

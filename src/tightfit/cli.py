@@ -93,10 +93,11 @@ def run_command(settings: Path, overrides: tuple[str, ...], dry_run: bool, resum
     """
     from tightfit.search.run import run_search
     from tightfit.search.settings import load_settings
+    from tightfit.search.store import RUN_FILE
 
     typed = load_settings(settings, overrides)
     folder = Path(typed.runs) / typed.name
-    if resume and not folder.is_dir():
+    if resume and not (folder / RUN_FILE).is_file():
         raise InputError(f"there is no run at {folder} to go on with: leave out --resume to begin it.")
     _ends_on_sigterm()
     run_search(typed, dry=dry_run, say=click.echo)
@@ -122,8 +123,9 @@ def resume_command(run: Path) -> None:
         held = store.get("settings")
     if held is None:
         raise InputError(f"{run} stopped before it wrote its settings: begin it again with tightfit run.")
-    # The folder may have been moved since.
-    settings = Settings.from_dict({**held, "runs": str(run.parent), "name": run.resolve().name})
+    # The folder may have been moved or renamed since.
+    run = run.resolve()
+    settings = Settings.from_dict({**held, "runs": str(run.parent), "name": run.name})
     _ends_on_sigterm()
     run_search(settings, say=click.echo)
 

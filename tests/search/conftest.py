@@ -76,7 +76,7 @@ class FakeRun:
     def inspect(self) -> None:
         """Everything known before any weights are loaded."""
         geometry, put, text = self.space.geometry, self.store.put, self.text
-        self.store.add_space(self.space)
+        self.store.set_space(self.space)
         put(
             "settings",
             {

@@ -58,7 +58,7 @@ def splits() -> Mapping[str, list[Window]]:
 @pytest.fixture
 def store(tmp_path: Path, space: Space) -> Iterator[Store]:
     with Store.open(tmp_path / "run" / "run.db") as store:
-        store.add_space(space)
+        store.set_space(space)
         yield store
 
 

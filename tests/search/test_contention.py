@@ -85,7 +85,7 @@ def lock(path: Path, ready: Barrier, held: Event) -> None:
 def test_one_writer_eight_readers_and_a_foreign_lock_of_ten_seconds(tmp_path: Path) -> None:
     path = tmp_path / "run.db"
     with Store.open(path) as store:
-        store.add_space(small_space())
+        store.set_space(small_space())
     context = multiprocessing.get_context("spawn")
     ready, ended, held = context.Barrier(READERS + 2), context.Event(), context.Event()
     seen = context.Queue()
@@ -111,7 +111,7 @@ def test_a_lock_that_never_ends_is_reported_in_one_sentence(
     path = tmp_path / "run.db"
     monkeypatch.setattr(connection, "BUSY_SECONDS", 0.2)
     with Store.open(path) as store:
-        store.add_space(small_space())
+        store.set_space(small_space())
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN EXCLUSIVE")
         try:

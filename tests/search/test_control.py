@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -92,3 +93,32 @@ def test_there_is_nothing_to_ask_of_a_run_that_no_process_works_on(folder: Path,
         control.ask(folder, wish)
     with pytest.raises(InputError, match="there is no run at"):
         control.ask(folder.parent, wish)
+
+
+def test_a_wish_that_nobody_can_read_is_none(folder: Path) -> None:
+    (folder / "wish").write_bytes(b"\xff\xfe stop")
+    with control.holding(folder):
+        assert control.check(folder) == 0
+        (folder / "wish").mkdir()
+        assert control.check(folder) == 0
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with (
+        pytest.raises(InputError, match="cannot be used for this run"),
+        control.holding(tmp_path / "runs" / "a"),
+    ):
+        pass
+
+
+def test_those_who_look_do_not_take_one_another_for_the_run(folder: Path) -> None:
+    with control.holding(folder):
+        pass
+
+    def look() -> set[str]:
+        return {control.state(folder) for _ in range(100)}
+
+    with ThreadPoolExecutor(2) as lookers:
+        seen = [looker.result(60) for looker in [lookers.submit(look), lookers.submit(look)]]
+    assert seen == [{"stopped"}, {"stopped"}]

@@ -119,8 +119,8 @@ def test_agents_that_learn_keep_to_their_evaluations_and_go_on_when_there_are_mo
     assert len(first) == len(set(first)) == 10
     said: list[str] = []
     run_search(quick(tmp_path, search={**SEARCH, "evaluations": 14}), say=said.append)
-    assert "settings: search.evaluations is now 14 (it was 10)" in said
-    assert "settings: measurements and proposals are kept" in said
+    assert "changed: search.evaluations is now 14 (it was 10)" in said
+    assert "changed: measurements and proposals are kept" in said
     assert proposed()[:10] == first
     assert len(set(proposed())) == 14
 
@@ -168,8 +168,8 @@ def test_other_options_keep_the_measurements_of_plans_that_are_still_possible(
     said: list[str] = []
     before = found(copied)[1]
     run_search(quick(tmp_path, space=space), say=said.append)
-    assert "settings: space.weights.bits is now [2, 3, 4] (it was [2, 3, 4, 6])" in said
-    kept = [line for line in said if line.startswith("space: the options on offer have changed: ")]
+    assert "changed: space.weights.bits is now [2, 3, 4] (it was [2, 3, 4, 6])" in said
+    kept = [line for line in said if line.startswith("changed: the options on offer have changed: ")]
     assert len(kept) == 1
     result, after, trials = found(copied)
     assert result["fits"]
@@ -245,3 +245,81 @@ def test_resume_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert answer.exit_code == 2
         assert "there is no run at" in answer.output
     assert not Path("runs").exists()
+
+
+def test_a_start_that_is_refused_after_loading_takes_nothing_away(
+    quick: Callable[..., Settings], copied: Path, tmp_path: Path
+) -> None:
+    """Another budget alone would take the result out; another torch version must be noticed first."""
+    with Store.open(copied) as store:
+        store.put("identity", {**store.get("identity"), "torch version": "1.0"})
+    before = found(copied)
+    with pytest.raises(InputError, match="holds a run with another torch version"):
+        run_search(quick(tmp_path, budget={"weights": "85000B"}), say=lambda text: None)
+    assert found(copied) == before
+    with Store.open(copied) as store:
+        assert store.get("settings")["budget"]["weights"] == "90000B"
+
+
+def test_agents_take_turns_in_the_same_order_wherever_a_run_is_stopped(
+    quick: Callable[..., Settings], tmp_path: Path
+) -> None:
+    search = {**SEARCH, "agents": ["evolution", "optuna:qmc", "exact"], "evaluations": 9, "batch": 3}
+    whole = run_search(quick(tmp_path / "whole", search=search), say=lambda text: None)
+    for steps in (13, 16, 19):  # one turn further every time
+        stopping = StoppingProgress("explore", steps)
+        with pytest.raises(control.StoppedError):
+            run_search(quick(tmp_path, search=search), say=lambda text: None, progress=stopping)
+    folder = run_search(quick(tmp_path, search=search), say=lambda text: None)
+    assert found(folder) == found(whole)
+    turns = [agent for agent, _, _ in found(whole)[2] if agent in search["agents"][:2]]
+    assert list(dict.fromkeys(turns)) == ["evolution", "optuna:qmc"]
+    assert turns == ["evolution"] * 3 + ["optuna:qmc"] * 3 + ["evolution"] * 3
+
+
+def test_another_loss_model_is_asked_again_for_its_solutions(
+    quick: Callable[..., Settings], copied: Path, tmp_path: Path
+) -> None:
+    run_search(quick(tmp_path, sense={**SENSE, "fit_plans": 12}), say=lambda text: None)
+    with Store.open(copied, mode="ro") as store:
+        solution = store.get("solution")["digest"]
+        assert solution in {trial.plan for trial in store.trials()}
+        assert solution in {m.plan for m in store.measurements("selection")}
+
+
+def test_a_folder_whose_run_never_got_past_loading_takes_any_settings(
+    quick: Callable[..., Settings], whole: Path, tmp_path: Path
+) -> None:
+    nowhere = {"sequence": 64, "source": str(tmp_path / "nowhere.txt")}
+    with pytest.raises(InputError, match="nowhere"):
+        run_search(quick(tmp_path, target="vllm", space=VLLM_SPACE, text=nowhere), say=lambda text: None)
+    assert found(run_search(quick(tmp_path), say=lambda text: None)) == found(whole)
+
+
+@pytest.mark.parametrize("kind", ["prescreen", "reference", "options"])
+def test_files_that_a_power_cut_has_damaged_are_made_again(
+    quick: Callable[..., Settings], whole: Path, copied: Path, tmp_path: Path, kind: str
+) -> None:
+    for file in (copied / kind).rglob("*.safetensors"):
+        file.write_bytes(file.read_bytes()[:100])
+    with Store.open(copied) as store:
+        store.forget(["finished", "result"], [])
+        store._db.execute(
+            "DELETE FROM document_loss WHERE measurement IN "
+            "(SELECT id FROM measurement WHERE split = 'holdout')"
+        )
+        store._db.execute("DELETE FROM measurement WHERE split = 'holdout'")
+        store._db.conn.commit()
+    assert found(run_search(quick(tmp_path), say=lambda text: None)) == found(whole)
+
+
+def test_a_run_goes_on_from_within_its_own_folder(
+    quick: Callable[..., Settings], copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Store.open(copied) as store:
+        store.put("settings", quick(tmp_path).to_dict())
+    monkeypatch.chdir(copied)
+    answer = CliRunner().invoke(main, ["resume", "."])
+    assert answer.exit_code == 0, answer.output
+    assert "this run is finished" in answer.output
+    assert not (copied / "tiny").exists()

@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from tightfit.cli import main
-from tightfit.search.identity import set_budget
+from tightfit.search.identity import adopt, compare_settings
+from tightfit.search.inspection import inspect_settings
 from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
@@ -212,12 +213,17 @@ def test_another_budget_takes_the_old_results_out_and_keeps_the_measurements(
     finished: tuple[Path, str], settings_of: Callable[..., Settings], tmp_path: Path
 ) -> None:
     shutil.copytree(finished[0], tmp_path / "tiny")
+    settings = settings_of(tmp_path, budget={"weights": "80000B"})
+    inspection = inspect_settings(settings)
     with Store.open(tmp_path / "tiny") as store:
         made = len(store.measurements())
-        set_budget(store, 80_000, "weights 78.12 KiB")
+        change = compare_settings(store, settings)
+        assert store.get("result") is not None  # looking changes nothing
+        adopt(store, settings, change, inspection.space, inspection.limit, inspection.budget_text)
         assert store.get("result") is None
         assert store.get("solution") is None
         assert store.get_fit("certificate_band") is None
+        assert store.trials() == []
         assert len(store.measurements()) == made
     run_search(settings_of(tmp_path, budget={"weights": "80000B"}), say=lambda line: None)
     with Store.open(tmp_path / "tiny", mode="ro") as store:

@@ -174,7 +174,7 @@ def test_numpy_numbers_become_plain_ones(store: Store) -> None:
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, np.float32("nan")])
 def test_nothing_that_is_not_finite_enters(store: Store, tiny: Callable[..., Space], bad: float) -> None:
-    store.add_space(tiny())
+    store.set_space(tiny())
     store.add_plan(PLAN, 10, "exact")
     decision = store.decisions()[0]
     good = measurement()
@@ -208,20 +208,21 @@ def test_a_space_comes_back_as_it_was(
     space = tiny(
         tied, target, bits=(3, 4, 8), groups=(32, 64), zeros=("integer",), pin={"embed": "8b-row-sym"}
     )
-    store.add_space(space)
+    store.set_space(space)
     assert store.decisions() == space.decisions
     assert [site.name for site in store.sites()] == [linear.site for linear in space.geometry.linears]
     assert store.sites()[-1].tied_to == ("embed" if tied else None)
 
 
-def test_adding_the_same_space_again_does_nothing_and_another_is_refused(
+def test_another_space_takes_the_place_of_the_first_and_its_scores(
     store: Store, tiny: Callable[..., Space]
 ) -> None:
-    store.add_space(tiny())
-    store.add_space(tiny())
-    assert store.decisions() == tiny().decisions
-    with pytest.raises(InputError, match="another space"):
-        store.add_space(tiny(bits=(4, 5)))
+    store.set_space(tiny())
+    decision = store.decisions()[0]
+    store.add_scores("marginal", [Score(decision.name, decision.options[0].name, 1.0)])
+    store.set_space(tiny(bits=(4, 5)))
+    assert store.decisions() == tiny(bits=(4, 5)).decisions
+    assert store.scores("marginal") == []
 
 
 # Scores
@@ -230,7 +231,7 @@ def test_adding_the_same_space_again_does_nothing_and_another_is_refused(
 def test_scores_are_in_the_order_of_the_space_and_replace_each_other(
     store: Store, tiny: Callable[..., Space]
 ) -> None:
-    store.add_space(tiny(bits=(3, 4)))
+    store.set_space(tiny(bits=(3, 4)))
     a, b = store.decisions()[:2]
     scores = [Score(b.name, b.options[1].name, 2.0), Score(a.name, a.options[0].name, 1.0, 0.1)]
     store.add_scores("marginal", scores)
@@ -240,7 +241,7 @@ def test_scores_are_in_the_order_of_the_space_and_replace_each_other(
 
 
 def test_scores_of_unknown_options_are_refused_all_together(store: Store, tiny: Callable[..., Space]) -> None:
-    store.add_space(tiny())
+    store.set_space(tiny())
     known = store.decisions()[0]
     scores = [Score(known.name, known.options[0].name, 1.0), Score(known.name, "2b-row-sym", 1.0)]
     with pytest.raises(sqlite3.IntegrityError):

@@ -61,7 +61,7 @@ class SmallRun:
 
     def inspect(self) -> None:
         put = self.store.put
-        self.store.add_space(self.space)
+        self.store.set_space(self.space)
         rules = {"bits": RULES.bits, "groups": RULES.groups, "zeros": RULES.zeros, "only": dict(RULES.only)}
         budget = {"weights": f"{self.limit}B"}
         put("settings", {"model": "tiny", "budget": budget, "space": {"weights": rules}})
