@@ -18,6 +18,9 @@ _EFFICIENCY = 0.5
 # Candidates that agents put forward, beside the finalists: baselines in their usual number.
 _BASELINES = 8
 
+SENSITIVITY_TOKENS = 1024
+"""Tokens of a backward pass at a plan, where the settings name none."""
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -34,10 +37,15 @@ class Cost:
 def estimate_cost(settings: Settings, space: Space) -> Cost:
     """Estimate the cost of a run from its settings and a short matrix product on this machine."""
     from tightfit.proxies.prescreen import LABELS
+    from tightfit.proxies.relinearization import cost_tokens
 
     sense, text, search = settings.sense, settings.text, settings.search
     finalists = search.finalists
-    learned = search.evaluations if any(get_agent(name).iterative for name in search.agents) else 0
+    learning = [name for name in search.agents if get_agent(name).iterative]
+    learned = search.evaluations if learning else 0
+    # One backward pass per turn of the agent that makes them; turns are shared evenly.
+    steps = -(-learned // (search.batch * len(learning))) if "relinearize" in learning else 0
+    along = search.sensitivity_tokens or min(SENSITIVITY_TOKENS, text.calibration)
     options = max(len(decision.options) for decision in space.decisions)
     tokens = {
         "prepare": text.calibration,
@@ -46,7 +54,8 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
         + sense.marginals * sense.marginal_tokens,
         "fit": sense.fit_plans * sense.fit_tokens,
         "certify": sense.certificate_plans * sense.fit_tokens,
-        "explore": (finalists + _BASELINES + learned) * text.selection,
+        "explore": (finalists + _BASELINES + learned) * text.selection
+        + steps * cost_tokens(along, [options]),
         "validate": (finalists + 4) * text.validation + 6 * text.holdout,
     }
     # The head multiplies every position too, so a tied embedding counts once as a matrix product.

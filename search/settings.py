@@ -168,13 +168,13 @@ class SenseSettings(Section):
 class SearchSettings(Section):
     """Who proposes plans."""
 
-    agents: AgentList = ("uniform", "mix", "greedy", "exact")
+    agents: AgentList = ("uniform", "mix", "greedy", "exact", "relinearize")
     """Agents that propose plans; `uniform` and `mix` are in the race even where they are not listed."""
     mode: Literal["budget", "front"] = "budget"
     """Whether agents seek the best plan of the budget, or good plans of every size up to it."""
-    evaluations: Annotated[int, Field(ge=0, le=10**6)] = 64
+    evaluations: Annotated[int, Field(ge=0, le=10**6)] = 32
     """Most plans that agents which learn from measurements may measure, all of them together."""
-    batch: Annotated[int, Field(ge=1, le=1024)] = 8
+    batch: Annotated[int, Field(ge=1, le=1024)] = 4
     """Plans that such an agent proposes at a time."""
     sensitivity_tokens: Count | None = None
     """Calibration tokens of the backward passes of `relinearize`; null is at most 1024."""

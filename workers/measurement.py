@@ -37,7 +37,7 @@ class Measurement:
         plan: digest of the plan.
         split: the part of the text: ``selection``, ``validation`` or ``holdout``.
         protocol: content key of everything else that the losses depend on (model weights, text
-            and tokens, quantizer, dtype, threads, library versions).
+            and tokens, quantizer, dtype, library versions).
         documents: one entry per document.
         kl_p99: 99th percentile of the per-token KL, in nats.
         seconds: wall-clock time it took.

@@ -10,12 +10,11 @@ from numpy.typing import NDArray
 
 from tightfit.proxies.relinearization import DRAWS, SWAPS_VERSION, cost_tokens, swap_scores
 from tightfit.search.agents import Sensitivity
+from tightfit.search.cost import SENSITIVITY_TOKENS
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.evaluator import digest_windows
 from tightfit.workers.tensor_files import read_tensors, write_tensors
 from tightfit.workers.text import Window
-
-_TOKENS = 1024
 
 
 def windows_of(bench: Bench) -> Sequence[Window]:
@@ -24,7 +23,9 @@ def windows_of(bench: Bench) -> Sequence[Window]:
     It is calibration text: what a step gains by chance on the text that it was chosen on, it does not
     gain on the selection text, which so tells the two apart.
     """
-    return bench.archive.windows("calibration", bench.settings.search.sensitivity_tokens or _TOKENS)
+    return bench.archive.windows(
+        "calibration", bench.settings.search.sensitivity_tokens or SENSITIVITY_TOKENS
+    )
 
 
 def sensitivity_at(bench: Bench) -> Sensitivity:
