@@ -47,9 +47,11 @@ class Window:
                 with gr.Column(scale=0, min_width=300, elem_id="controls"):
                     self._runs = gr.Dropdown(label="Run", choices=[], visible=False, elem_id="runs")
                     with gr.Row():
-                        self._pause = gr.Button("Pause", size="md", visible=False)
-                        self._resume = gr.Button("Resume", size="md", variant="primary", visible=False)
-                        self._stop = gr.Button("Stop", size="md", visible=False)
+                        self._pause = gr.Button("Pause", size="md", min_width=80, visible=False)
+                        self._resume = gr.Button(
+                            "Resume", size="md", variant="primary", min_width=80, visible=False
+                        )
+                        self._stop = gr.Button("Stop", size="md", min_width=80, visible=False)
             self._verdict = gr.HTML(apply_default_css=False)
             with gr.Tabs(visible=False) as self._tabs:
                 with gr.Tab("Front"):
