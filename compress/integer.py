@@ -16,15 +16,14 @@ et al. 2023, arXiv:2210.17323). :mod:`tightfit.compress.ranges` says how they ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from tightfit.compress.packed import PackedTensor, pack_codes
 from tightfit.compress.ranges import codes_of, fit_ranges
+from tightfit.compress.threads import one_thread
 from tightfit.spaces import InputError, WeightOption
 
 # Weights handled at once: few enough that every temporary stays in a core's cache.
@@ -69,24 +68,9 @@ def quantize(weight: Tensor, option: WeightOption, importance: Tensor | None = N
 
     # A multiple of 8 rows, so that the codes of every chunk start at a whole byte.
     step = max(1, _CHUNK // (8 * cols)) * 8
-    with _one_thread_each() as threads, ThreadPoolExecutor(threads) as pool:
+    with one_thread() as threads, ThreadPoolExecutor(threads) as pool:
         list(pool.map(fill, range(0, rows, step)))
     return PackedTensor(option, rows, cols, stream, scales, _stored(zeros, option))
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[int]:
-    """Keep torch from sharing an operation among threads; yields how many there are to use otherwise.
-
-    Operations on one chunk are so short that on a busy machine threads would spend most of their
-    time waiting for each other: hundreds of times what the work takes.
-    """
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield threads
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _finite(x: Tensor, what: str) -> Tensor:

@@ -6,9 +6,8 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
+from tightfit.compress.threads import one_thread
 from tightfit.spaces import WeightOption
 from tightfit.workers.measurement import DocumentLoss, Measurement
 from tightfit.workers.option_cache import OptionCache
@@ -146,7 +146,7 @@ class Evaluator:
         self._apply(options)
         documents: dict[str, DocumentLoss] = {}
         divergences = []
-        with _one_thread_each():
+        with one_thread():
             scored = list(self._threads.map(self._score, windows, reference))
         for window, (loss, divergence) in zip(windows, scored, strict=True):
             divergences.append(divergence)
@@ -182,7 +182,7 @@ class Evaluator:
         missing = {path: w for w, path in zip(windows, paths, strict=True) if not is_whole(path)}
         if missing:
             self.clear()
-        with _one_thread_each():
+        with one_thread():
             list(self._threads.map(self._keep_reference, missing.values(), missing.keys()))
         return paths
 
@@ -199,17 +199,6 @@ class Evaluator:
         ids = ids.to(self.replica.device)
         logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1]
         return torch.log_softmax(logits.float(), dim=-1)
-
-
-@contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """Keep torch from splitting operations over threads while windows run side by side."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def digest_windows(windows: Sequence[Window]) -> str:

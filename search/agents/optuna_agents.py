@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
+from tightfit.compress.threads import one_thread
 from tightfit.search.agents.base import History, Levels, Mode, Proposal, Task
 from tightfit.search.agents.optuna_cmaes import Evolution
-from tightfit.search.agents.optuna_study import LiveStudy, Note, one_thread, quiet
+from tightfit.search.agents.optuna_study import LiveStudy, Note, quiet
 from tightfit.search.agents.projection import project
 from tightfit.search.solvers import solve
 from tightfit.spaces import InputError
