@@ -7,6 +7,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 CONFIG ?= search.yaml
 KILLS ?= 50
+# Test files that run side by side.
+JOBS ?= auto
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -17,7 +19,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' Makefile
-	@echo "  Variables: TORCH=$(TORCH) PYTHON=$(PYTHON) VENV=$(VENV) CONFIG=$(CONFIG)"
+	@echo "  Variables: TORCH=$(TORCH) PYTHON=$(PYTHON) VENV=$(VENV) CONFIG=$(CONFIG) KILLS=$(KILLS) JOBS=$(JOBS)"
 
 setup: $(VENV)/.run ## install Tightfit and what it needs
 
@@ -25,7 +27,7 @@ demo: $(VENV)/.run ## search a plan for the default model and end with a verdict
 	$(BIN)/tightfit run $(CONFIG)
 
 test: check ## lint, check types and run every test (ARGS goes to pytest)
-	$(BIN)/python -m pytest $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(VENV)/.dev ## lint and check types only
 	$(BIN)/ruff check .
@@ -35,7 +37,7 @@ check: $(VENV)/.dev ## lint and check types only
 lab: $(VENV)/.run ## train the small lab model (about ten minutes, then cached)
 	$(BIN)/python -m tightfit.workers.lab
 
-soak: $(VENV)/.run ## kill runs again and again; they must end as undisturbed ones (an hour)
+soak: $(VENV)/.run ## kill runs again and again; they must end as undisturbed ones
 	$(BIN)/python benchmarks/soak.py --kills $(KILLS)
 
 bench: $(if $(NAME),$(VENV)/.run) ## list the benchmarks, or run one: make bench NAME=solvers

@@ -202,7 +202,7 @@ def _exploration(store: Store, events: Sequence[Event]) -> Exploration | None:
         return None
     rounds = [event.data for event in events if event.kind == "round"]
     return Exploration(
-        proposed=len(trials) + sum(data["duplicates"] for data in rounds),
+        proposed=len(trials) + sum(data.get("duplicates", 0) for data in rounds),
         distinct=len({trial.plan for trial in trials}),
         turns=len(rounds),
         failures={failure.plan: failure.reason for failure in store.failures()},

@@ -96,7 +96,7 @@ class Measurement:
         return cls(**{**data, "documents": documents})
 
 
-FailureKind = Literal["not finite", "error", "died"]
+FailureKind = Literal["not finite", "died"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Failure:
 
     Attributes:
         plan, split, protocol: as of the measurement that it stands for.
-        kind: the loss was not finite, the evaluator raised an error, or its process died of it.
+        kind: the loss was not finite, or whoever measured it failed or died of it again and again.
         reason: one sentence.
     """
 

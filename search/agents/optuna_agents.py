@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
 
-from tightfit.compress.threads import one_thread
 from tightfit.search.agents.base import History, Levels, Mode, Proposal, Task
 from tightfit.search.agents.optuna_cmaes import Evolution
 from tightfit.search.agents.optuna_study import LiveStudy, Note, quiet
@@ -127,7 +126,7 @@ class OptunaAgent:
         found = self._optima(task, history) if turn == 0 else {}
         room = task.limit - task.space.floor
         if any(cost - d.costs[0] <= room for d in task.space.decisions for cost in d.costs[1:2]):
-            with quiet(), one_thread() if self.sampler == "gp" else nullcontext():
+            with quiet(), _steady(self.sampler):
                 self._ask_until(task, history, turn, found, count)
         return list(found.values())[:count]
 
@@ -172,6 +171,15 @@ class OptunaAgent:
                 if proposal.plan.digest not in history.seen:
                     found.setdefault(proposal.plan.digest, proposal)
         return found
+
+
+def _steady(sampler: str) -> AbstractContextManager[object]:
+    """A Gaussian process is fitted with torch, and must not depend on the number of cores."""
+    if sampler != "gp":
+        return nullcontext()
+    from tightfit.compress.threads import one_thread  # brings torch with it
+
+    return one_thread()
 
 
 def check_mode(name: str, mode: Mode) -> None:

@@ -182,7 +182,7 @@ def test_what_cannot_be_measured_is_a_failure_of_the_plan_alone(bench: Bench, ho
     wrong, broken = found[1], found[2]
     assert isinstance(wrong, Failure)
     assert isinstance(broken, Failure)
-    assert (wrong.plan, wrong.kind) == ("wrong", "error")
+    assert (wrong.plan, wrong.kind) == ("wrong", "died")
     assert "no.such.site" in wrong.reason
     assert (broken.plan, broken.kind) == ("broken", "not finite")
     # Every matrix was changed before the site that is not there came up; they must not stay.
