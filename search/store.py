@@ -247,6 +247,8 @@ class Store:
         return self._measurements("split = ?", [split]) if split else self._measurements("1", [])
 
     def _measurements(self, where: str, parameters: list[str]) -> list[Measurement]:
+        # First the measurements, then their documents: what a writer adds in between is not looked for.
+        rows = self._rows(f"SELECT * FROM measurement WHERE {where} ORDER BY id", parameters)
         documents: dict[int, list[DocumentLoss]] = {}
         for row in self._rows(
             "SELECT measurement, document, tokens, kl, nll, reference_nll, agree FROM document_loss "
@@ -254,7 +256,6 @@ class Store:
             parameters,
         ):
             documents.setdefault(row.pop("measurement"), []).append(DocumentLoss(**row))
-        rows = self._rows(f"SELECT * FROM measurement WHERE {where} ORDER BY id", parameters)
         return [
             Measurement(
                 row["plan"],

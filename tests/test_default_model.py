@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from tightfit.workers.models import load_model
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "name": "default-model",
     "model": "smollm2-135m-offgrid",
     "budget": {"weights": "76MiB"},
@@ -34,7 +35,13 @@ SETTINGS = {
         "fit_tokens": 256,
         "certificate_plans": 8,
     },
-    "search": {"finalists": 3},
+    # One turn of two plans for each agent that learns; the last stage has workers by default.
+    "search": {
+        "agents": ["exact", "relinearize", "evolution", "optuna:tpe"],
+        "finalists": 3,
+        "evaluations": 6,
+        "batch": 2,
+    },
 }
 
 
@@ -54,6 +61,13 @@ def test_a_run_beats_uniform_and_mixes_within_the_budget(folder: Path) -> None:
     baselines = [row.measured.kl for row in summary.front.rows if row.kind != "searched"]
     assert summary.final.measured.kl <= min(baselines)
     assert summary.final.measured.kl < 1
+
+
+def test_every_agent_had_its_turn_on_it(folder: Path) -> None:
+    with Store.open(folder, mode="ro") as store:
+        turns = [trial.agent for trial in store.trials() if trial.agent in SETTINGS["search"]["agents"][1:]]
+        assert store.failures() == []
+    assert turns == ["relinearize"] * 2 + ["evolution"] * 2 + ["optuna:tpe"] * 2
 
 
 def test_the_exported_plan_has_the_reported_bytes(folder: Path, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def read(path: Path, ready: Barrier, ended: Event, seen: Any) -> None:
         last = ended.is_set()
         with Store.open(path, mode="ro") as store:
             summary = summarize(store)
+            assert all(m.documents for m in store.measurements())  # outside of any snapshot
             trials = len(store.trials())
         measured = len(summary.front.rows) if summary.front else 0
         assert measured >= most, "a measurement was lost"
