@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tightfit.search.progress import Tick
 from tightfit.search.store import Store
 from tightfit.spaces import Plan, Space
 from tightfit.workers.crew import Alone, Crew, Job, Outcome
@@ -14,8 +15,6 @@ from tightfit.workers.text import Window
 
 SENSING = "sensing"
 """Split name of measurements that serve proxies; their windows are the first of ``selection``."""
-
-Tick = Callable[[int, int], None]
 
 
 @dataclass

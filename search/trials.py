@@ -7,7 +7,8 @@ from typing import cast
 
 from tightfit.search.agents import History, Proposal, Trial
 from tightfit.search.agents.base import Kind
-from tightfit.search.archive import Archive, Tick
+from tightfit.search.archive import Archive
+from tightfit.search.progress import Tick
 from tightfit.search.records import StoredTrial
 from tightfit.workers.measurement import Failure
 

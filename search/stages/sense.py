@@ -14,11 +14,11 @@ from tightfit.proxies.marginals import Marginal, choose_marginals, measure_margi
 from tightfit.proxies.prescreen import LABELS, PRESCREEN_VERSION, prescreen
 from tightfit.search.archive import SENSING
 from tightfit.search.records import Score
+from tightfit.search.stages.kept import kept_scores
 from tightfit.search.stages.prepare import Bench
 from tightfit.spaces import Decision, Plan, Space
 from tightfit.workers.evaluator import digest_windows
 from tightfit.workers.measurement import Failure
-from tightfit.workers.tensor_files import read_tensors, write_tensors
 from tightfit.workers.text import Window
 
 Table = list[NDArray[np.float64]]
@@ -98,31 +98,27 @@ def _prescreen_windows(bench: Bench) -> Sequence[Window]:
 
 def _prescreen(bench: Bench) -> list[NDArray[np.float64]]:
     """Return the scores of every option by window, from the run's folder if they were made before."""
-    evaluator, windows, seed = bench.evaluator, _prescreen_windows(bench), bench.settings.seed
+    windows = _prescreen_windows(bench)
     what = {
         "prescreen": digest_windows(windows),
         "version": str(PRESCREEN_VERSION),
-        "space": bench.space.digest(),
-        "seed": str(seed),
         "labels": str(LABELS),
     }
-    path = bench.store.path.parent / "prescreen" / f"{evaluator.key(what)}.safetensors"
-    scores = read_tensors(path)
-    if scores is None:
-        evaluator.clear()
+
+    def make() -> list[torch.Tensor]:
+        bench.evaluator.clear()
         with bench.progress.stage("sense", "pre-screening every option") as tick:
-            rows = prescreen(
-                evaluator.replica,
+            return prescreen(
+                bench.evaluator.replica,
                 bench.space.decisions,
-                evaluator.matrix,
+                bench.evaluator.matrix,
                 [torch.from_numpy(window.tokens) for window in windows],
-                seed,
+                bench.settings.seed,
                 tick,
             )
-        scores = {str(d): row for d, row in enumerate(rows)}
-        write_tensors(path, scores)
-        bench.archive.tokens += sum(len(window.tokens) for window in windows) * (1 + LABELS)
-    return [scores[str(d)].numpy() for d in range(len(bench.space.decisions))]
+
+    cost = sum(len(window.tokens) for window in windows) * (1 + LABELS)
+    return [rows.numpy() for rows in kept_scores(bench, "prescreen", what, make, cost)]
 
 
 def _measure(bench: Bench, plans: Sequence[Plan]) -> list[tuple[float, float] | None]:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from tightfit.proxies.relinearization import DRAWS, SWAPS_VERSION, cost_tokens, swap_scores
 from tightfit.search.agents import Sensitivity
 from tightfit.search.cost import SENSITIVITY_TOKENS
+from tightfit.search.stages.kept import kept_scores
 from tightfit.search.stages.prepare import Bench
 from tightfit.workers.evaluator import digest_windows
-from tightfit.workers.tensor_files import read_tensors, write_tensors
 from tightfit.workers.text import Window
 
 
@@ -32,36 +32,31 @@ def sensitivity_at(bench: Bench) -> Sensitivity:
     """Return the function that scores every swap at a plan, for agents that ask for it."""
 
     def score(levels: tuple[int, ...]) -> list[NDArray[np.float64]]:
-        windows = windows_of(bench)
-        plan, seed = bench.space.plan(levels).digest, bench.settings.seed
+        windows, plan = windows_of(bench), bench.space.plan(levels)
         what = {
-            "swaps at": plan,
+            "swaps at": plan.digest,
             "version": str(SWAPS_VERSION),
             "text": digest_windows(windows),
-            "space": bench.space.digest(),
-            "seed": str(seed),
             "draws": str(DRAWS),
         }
-        path = bench.store.path.parent / "sensitivity" / f"{bench.evaluator.key(what)}.safetensors"
-        scores = read_tensors(path)
-        if scores is None:
+
+        def make() -> list[torch.Tensor]:
             references = bench.evaluator.references(windows)
             bench.evaluator.clear()
-            with bench.progress.stage("explore", f"a backward pass at plan {plan[:12]}") as tick:
-                rows = swap_scores(
+            with bench.progress.stage("explore", f"a backward pass at plan {plan.short}") as tick:
+                return swap_scores(
                     bench.evaluator.replica,
                     bench.space.decisions,
                     bench.evaluator.matrix,
                     levels,
                     [torch.from_numpy(window.tokens) for window in windows],
                     references,
-                    seed,
+                    bench.settings.seed,
                     tick,
                 )
-            scores = {str(d): row for d, row in enumerate(rows)}
-            write_tensors(path, scores)
-            options = [len(decision.options) for decision in bench.space.decisions]
-            bench.archive.tokens += cost_tokens(sum(len(window.tokens) for window in windows), options)
-        return [scores[str(d)].mean(0).numpy() for d in range(len(levels))]
+
+        options = [len(decision.options) for decision in bench.space.decisions]
+        cost = cost_tokens(sum(len(window.tokens) for window in windows), options)
+        return [rows.mean(0).numpy() for rows in kept_scores(bench, "sensitivity", what, make, cost)]
 
     return score
