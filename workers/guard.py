@@ -22,12 +22,14 @@ _PAUSE = 0.1  # seconds
 
 
 class Guard:
-    """Ends every process whose environment has a mark, once this process closes it or ends.
+    """Ends every process that belongs to a pool, once this process closes it or ends.
 
-    It finds them in ``/proc``, so it does nothing on systems without one.
+    It finds them in ``/proc``, so it does nothing on systems without one. They have the mark in their
+    environment, or a file open in the pool's folder: a process that sets its title, as Ray's agents do,
+    writes over its environment.
 
     Args:
-        mark: value of :data:`MARK` in their environment.
+        mark: the pool's folder, also the value of :data:`MARK` in their environment.
     """
 
     def __init__(self, mark: str) -> None:
@@ -45,7 +47,7 @@ def main(mark: str) -> None:
     """Wait for the end of the input, then end every process with the mark."""
     sys.stdin.buffer.read()
     for _ in range(_ROUNDS):
-        found = _marked(f"{MARK}={mark}".encode())
+        found = _members(mark)
         if not found:
             return
         for pid in found:
@@ -56,15 +58,28 @@ def main(mark: str) -> None:
         time.sleep(_PAUSE)
 
 
-def _marked(entry: bytes) -> list[int]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
+def _members(mark: str) -> list[int]:
+    entry, found = f"{MARK}={mark}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) == os.getpid():
+            continue
         try:
-            if entry in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
+            if entry in (process / "environ").read_bytes().split(b"\0") or _works_in(process, mark):
+                found.append(int(process.name))
         except OSError:  # of another user, or gone
             continue
     return found
+
+
+def _works_in(process: Path, folder: str) -> bool:
+    """Whether a process has a file of this folder open."""
+    for link in (process / "fd").iterdir():
+        try:
+            if os.readlink(link).startswith(f"{folder}/"):
+                return True
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    return False
 
 
 if __name__ == "__main__":
