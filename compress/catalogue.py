@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from tightfit.compress.ggml import quantize_ggml
 from tightfit.compress.integer import quantize
 from tightfit.compress.packed import PackedTensor
-from tightfit.spaces import InputError, WeightOption
+from tightfit.spaces import GgmlOption, InputError, Option, WeightOption
 
 # Part of every content key: raise it whenever a change here or in a quantizer changes any stored byte.
 QUANTIZER_VERSION = 2
 
 
-def compress_matrix(weight: Tensor, option: WeightOption, importance: Tensor | None) -> PackedTensor:
+def compress_matrix(weight: Tensor, option: Option, importance: Tensor | None) -> PackedTensor:
     """Store a rows × cols matrix as an option says.
 
     Args:
@@ -24,6 +25,9 @@ def compress_matrix(weight: Tensor, option: WeightOption, importance: Tensor | N
     Raises:
         InputError: the matrix cannot be stored this way.
     """
+    if isinstance(option, GgmlOption):
+        rows, cols = weight.shape
+        return PackedTensor(option, rows, cols, quantize_ggml(weight, option, importance))
     if option.quantized:
         return quantize(weight, option, importance)
     return _plain(weight, option)

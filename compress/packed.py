@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tightfit.spaces import WeightOption
+from tightfit.compress.ggml import dequantize_ggml
+from tightfit.spaces import GgmlOption, Option, WeightOption
 
 
 def pack_codes(codes: Tensor, bits: int) -> Tensor:
@@ -69,12 +70,13 @@ class PackedTensor:
     Attributes:
         option: how it is stored.
         rows, cols: shape of the matrix it stands for.
-        codes: uint8 stream of packed codes; for 16- and 32-bit options the float matrix itself.
+        codes: uint8 stream of packed codes; for 16- and 32-bit options the float matrix itself; for types
+            of llama.cpp its bytes, uint8 (rows, bytes per row).
         scales: float16 (rows, groups), or None for floats.
         zeros: float16 minima (rows, groups), a uint8 stream of packed zero points, or None.
     """
 
-    option: WeightOption
+    option: Option
     rows: int
     cols: int
     codes: Tensor
@@ -93,22 +95,24 @@ class PackedTensor:
 
     def dequantize(self, device: torch.device | str = "cpu") -> Tensor:
         """Return the float32 matrix (rows, cols) that the stored bytes stand for."""
+        option = self.option
+        if isinstance(option, GgmlOption):
+            return dequantize_ggml(self.codes, option, self.cols).to(device)
         if self.scales is None:
             return self.codes.to(device).float()
-        option = self.option
         scales = self.scales.to(device).float()
         codes = unpack_codes(self.codes.to(device), option.bits, self.rows * self.cols)
         grouped = codes.view(*scales.shape, -1).float()
         # Not addcmul: whether it rounds once or twice depends on the device.
-        grouped.mul_(scales.unsqueeze(-1)).add_(self._offset(scales, device).unsqueeze(-1))
+        grouped.mul_(scales.unsqueeze(-1)).add_(self._offset(scales, option, device).unsqueeze(-1))
         return grouped.view(self.rows, self.cols)
 
-    def _offset(self, scales: Tensor, device: torch.device | str) -> Tensor:
+    def _offset(self, scales: Tensor, option: WeightOption, device: torch.device | str) -> Tensor:
         """Return what is added to scale · code, per group."""
         if self.zeros is None:
-            symmetric: Tensor = scales * -(2 ** (self.option.bits - 1))
+            symmetric: Tensor = scales * -(2 ** (option.bits - 1))
             return symmetric
-        if self.option.zero == "float":
+        if option.zero == "float":
             return self.zeros.to(device).float()
-        zeros = unpack_codes(self.zeros.to(device), self.option.bits, scales.numel())
+        zeros = unpack_codes(self.zeros.to(device), option.bits, scales.numel())
         return scales * -zeros.view(scales.shape).float()

@@ -1,10 +1,11 @@
 """Handing a plan to the tools that carry it out.
 
 One module per downstream tool. It writes the tool's own file, checks it under that tool's matching
-rules, and reads back every layer's bits and the total bytes from what was written, never from what
-a tool says about itself. An exporter says which of two things it is: an *artefact* holds the very
-weights that were measured; a *recipe* hands rules to a tool that quantizes again, so that its loss
-is not the measured one. It may import ``spaces`` and ``compress``; a loss comes through a callable.
+rules, and is held to what :mod:`tightfit.exporters.verify` reads back from what was written, never to
+what a tool says about itself. An exporter says what it writes: an *artefact* holds the very weights
+that were measured; a *recipe* hands rules to a tool that quantizes again, so that its loss is not the
+measured one; a *document* is for people. It may import ``spaces`` and ``compress``; weights come
+through a :class:`Source`, a loss through a callable.
 
 To add an exporter, write one file with an ``export(shipment, out)`` function and one line in
 :data:`EXPORTERS`.
@@ -12,14 +13,15 @@ To add an exporter, write one file with an ``export(shipment, out)`` function an
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from tightfit.exporters.base import Shipment
-from tightfit.spaces import InputError, suggest
+from tightfit.exporters.base import Shipment, Source
+from tightfit.spaces import InputError
 
 
 @dataclass(frozen=True)
@@ -27,24 +29,109 @@ class Exporter:
     """One way to write a plan.
 
     Attributes:
-        kind: ``artefact`` or ``recipe``, as above.
+        kind: ``artefact``, ``recipe`` or ``document``, as above.
         suffix: of the file it writes.
         function: ``module:function``, imported when used.
+        tool: who reads the file.
+        about: what it is for, in one line.
+        target: name of the target whose plans it can carry out; None where it takes any plan.
+        needs_source: whether it reads the model's files and matrices, and not only the plan.
+        beside: endings of further files, which take the place of the suffix.
+        after: ``module:function`` that says, from shipment and file, how to go on; one line each.
+        aliases: other words that people look for it under.
     """
 
-    kind: Literal["artefact", "recipe"]
+    kind: Literal["artefact", "recipe", "document"]
     suffix: str
     function: str
+    tool: str
+    about: str
+    target: str | None = None
+    needs_source: bool = False
+    beside: tuple[str, ...] = ()
+    after: str | None = None
+    aliases: tuple[str, ...] = ()
 
     def export(self, shipment: Shipment, out: Path) -> Path:
-        """Write the plan and return the path written."""
-        module, _, name = self.function.partition(":")
-        function: Callable[[Shipment, Path], Path] = getattr(import_module(module), name)
+        """Write the plan and return the path written.
+
+        Raises:
+            InputError: the tool cannot express such a plan, or the file cannot be written.
+        """
+        self.check_target(shipment.space.target.name)
+        if out.is_dir():
+            raise InputError(f"{out} is a folder: name the file to write.")
+        function: Callable[[Shipment, Path], Path] = _load(self.function)
         return function(shipment, out)
+
+    def files(self, out: Path) -> list[Path]:
+        """Return every file that an export to ``out`` writes."""
+        return [out, *(out.with_name(out.stem + ending) for ending in self.beside)]
+
+    def advice(self, shipment: Shipment, out: Path) -> list[str]:
+        """Return lines that say how to go on with what was written."""
+        if self.after is None:
+            return []
+        function: Callable[[Shipment, Path], list[str]] = _load(self.after)
+        return function(shipment, out)
+
+    def check_target(self, target: str) -> None:
+        """Refuse plans for another target: they hold options that the tool cannot express.
+
+        Raises:
+            InputError: the plan was searched for another target.
+        """
+        if self.target is not None and target != self.target:
+            raise InputError(
+                f"{self.tool} cannot express a plan for target {target}: search with target: {self.target}, "
+                "or export it with --to json."
+            )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what there is to know about it as plain data."""
+        hidden = ("function", "needs_source", "beside", "after", "aliases")
+        return {key: value for key, value in asdict(self).items() if key not in hidden}
 
 
 EXPORTERS: dict[str, Exporter] = {
-    "json": Exporter("recipe", ".json", "tightfit.exporters.plan_json:export"),
+    "json": Exporter(
+        "recipe",
+        ".json",
+        "tightfit.exporters.plan_json:export",
+        "any script",
+        "every site's format with exact bytes",
+        aliases=("plan",),
+    ),
+    "llama.cpp": Exporter(
+        "artefact",
+        ".gguf",
+        "tightfit.exporters.gguf:export",
+        "llama.cpp",
+        "the compressed model in one file, ready to run",
+        target="llama.cpp",
+        needs_source=True,
+        aliases=("gguf", "llamacpp", "llama", "ollama"),
+    ),
+    "llama.cpp-rules": Exporter(
+        "recipe",
+        ".txt",
+        "tightfit.exporters.llamacpp_rules:export",
+        "llama-quantize",
+        "tensor types and importances to quantize with yourself",
+        target="llama.cpp",
+        needs_source=True,
+        beside=(".imatrix.gguf",),
+        after="tightfit.exporters.llamacpp_rules:summary",
+        aliases=("rules", "llama-quantize", "imatrix", "gguf-rules"),
+    ),
+    "card": Exporter(
+        "document",
+        ".md",
+        "tightfit.exporters.card:export",
+        "people, hubs",
+        "the model card: sizes, losses, how to reproduce and verify",
+        aliases=("readme", "model-card", "markdown"),
+    ),
 }
 """Name on the command line → exporter."""
 
@@ -57,8 +144,20 @@ def get_exporter(name: str) -> Exporter:
     """
     if name not in EXPORTERS:
         allowed = ", ".join(EXPORTERS)
-        raise InputError(f"no exporter is called {name!r} (exporters: {allowed}).{suggest(name, EXPORTERS)}")
+        raise InputError(f"no exporter is called {name!r} (exporters: {allowed}).{_hint(name)}")
     return EXPORTERS[name]
 
 
-__all__ = ["EXPORTERS", "Exporter", "Shipment", "get_exporter"]
+def _load(function: str) -> Any:
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)
+
+
+def _hint(name: str) -> str:
+    """Suggest the exporter that a wrong name comes nearest to, or is another word for."""
+    words = {alias: key for key, exporter in EXPORTERS.items() for alias in (key, *exporter.aliases)}
+    near = difflib.get_close_matches(name.lower(), list(words), n=1, cutoff=0.6)
+    return f" Did you mean {words[near[0]]!r}?" if near else ""
+
+
+__all__ = ["EXPORTERS", "Exporter", "Shipment", "Source", "get_exporter"]

@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tightfit.spaces import InputError, Plan, Space
+from tightfit.spaces import InputError, Option, Plan, Space
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tightfit.compress import PackedTensor
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where an exporter finds the model's files, and its matrices as they were measured.
+
+    Attributes:
+        folder: model folder of Transformers: ``config.json``, tokenizer, ``*.safetensors``.
+        packed: (site, option) → the packed matrix, rows in Transformers' order.
+        importance: per site the mean square of its input features, float32 of shape (cols,).
+    """
+
+    folder: Path
+    packed: Callable[[str, Option], PackedTensor]
+    importance: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -17,11 +37,15 @@ class Shipment:
 
     Attributes:
         model: name, digest and family of the model that the plan was found for.
+        source: the weights; None where only the plan is known.
+        facts: what the run found out about the plan, for people.
     """
 
     space: Space
     plan: Plan
     model: Mapping[str, Any]
+    source: Source | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def write_whole(out: Path, text: str) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tightfit.exporters.base import Shipment, write_whole
+from tightfit.spaces import GgmlOption, Option
 
 
 def export(shipment: Shipment, out: Path) -> Path:
@@ -36,9 +37,7 @@ def describe(shipment: Shipment) -> dict[str, Any]:
         "effective_bits": round(space.effective_bits(weight_bytes), 6),
         "sites": {
             space.geometry.linear(site).path: {
-                "bits": option.bits,
-                "group": option.group,
-                "zero": option.zero,
+                **_format(option),
                 "bytes": option.tensor_bytes(
                     space.geometry.linear(site).rows, space.geometry.linear(site).cols
                 ),
@@ -46,3 +45,9 @@ def describe(shipment: Shipment) -> dict[str, Any]:
             for site, option in space.site_options(plan).items()
         },
     }
+
+
+def _format(option: Option) -> dict[str, Any]:
+    if isinstance(option, GgmlOption):
+        return {"type": option.type, "bits": option.bits}
+    return {"bits": option.bits, "group": option.group, "zero": option.zero}

@@ -28,7 +28,7 @@ from tightfit.proxies.tracing import (
     stretches,
     trace_window,
 )
-from tightfit.spaces import Decision, WeightOption
+from tightfit.spaces import Decision, Option
 
 # Label sets drawn per token. A square of one draw is noisy, and further draws are cheap: the products
 # ΔW x, most of the cost, are shared by all of them.
@@ -84,7 +84,7 @@ def _chunks(windows: Sequence[Tensor]) -> list[list[int]]:
 
 
 def _errors(
-    replica: Replica, decision: Decision, option: WeightOption, read_back: ReadBack
+    replica: Replica, decision: Decision, option: Option, read_back: ReadBack
 ) -> dict[str, Tensor]:
     """Weight error ΔW of every matrix that a decision owns, shape (rows, cols)."""
     return {site: read_back(site, option) - replica.original(site) for site in owners(replica, decision)}

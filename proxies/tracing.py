@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tightfit.compress import Replica, watch_inputs
-from tightfit.spaces import EMBED, Decision, WeightOption
+from tightfit.spaces import EMBED, Decision, Option
 
-ReadBack = Callable[[str, WeightOption], Tensor]
+ReadBack = Callable[[str, Option], Tensor]
 """What a site's matrix reads back as under an option, shape (rows, cols)."""
 
 Objectives = Callable[[Tensor], Iterable[Tensor]]

@@ -102,7 +102,7 @@ class Result(StoredFacts):
         agrees: whether the chosen plan is no worse than the best baseline.
         verdict: the one line to remember.
         recounted_bytes: weight bytes counted from packed tensors.
-        fits: whether these keep the budget.
+        fits: whether the plan keeps the budget, ``too_slow`` whether it misses a bound on speed.
         next: commands to go on with.
     """
 
@@ -114,6 +114,7 @@ class Result(StoredFacts):
     recounted_bytes: int | None = None
     fits: bool | None = None
     next: Sequence[str] = ()
+    too_slow: bool = False
 
     @property
     def final(self) -> str:

@@ -15,12 +15,14 @@ from tightfit.spaces import (
     GROUPS,
     Budget,
     Geometry,
+    GgmlOption,
     InfeasibleError,
     InputError,
     Space,
     Target,
     WeightRules,
     build_space,
+    fallbacks,
     format_size,
     get_target,
     kv_bytes,
@@ -126,6 +128,8 @@ def budget_notes(space: Space, limit: int) -> tuple[str, ...]:
 
 def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
     """Name what was asked for and is not offered: by the target at all, or by widths in some places."""
+    if space.target.types:
+        return _type_notes(space, rules)
     notes = _unstored(space.target, rules)
     for group in rules.groups:
         widths = _undivided(space.geometry, group)
@@ -134,6 +138,26 @@ def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
                 f"{width} ({count} sites, such as {site})" for width, (count, site) in widths.items()
             )
             notes.append(f"group {group} is not offered where it does not divide the input width: {named}.")
+    return tuple(notes)
+
+
+def _type_notes(space: Space, rules: WeightRules) -> tuple[str, ...]:
+    """Name the types of llama.cpp that do not fit somewhere, and what is stored, and charged, instead."""
+    notes = []
+    defaults = WeightRules()
+    unused = [key for key in ("groups", "zeros") if getattr(rules, key) != getattr(defaults, key)]
+    if unused:
+        notes.append(
+            f"{' and '.join(unused)} say nothing about target {space.target.name}: its types decide."
+        )
+    for (name, width), (stored, sites) in fallbacks(space.geometry, rules).items():
+        wanted, real = GgmlOption(name), GgmlOption(stored)
+        more = real.block_bytes / real.block / (wanted.block_bytes / wanted.block) - 1
+        notes.append(
+            f"{name} stores blocks of {wanted.block} weights, which do not divide the width {width} of "
+            f"{len(sites)} sites, such as {sites[0]}: {stored} is offered there, as llama-quantize falls "
+            f"back to, at {more:+.0%} bytes."
+        )
     return tuple(notes)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tightfit.search.records import Score, Site
-from tightfit.spaces import Decision, Plan, WeightOption
+from tightfit.spaces import Decision, Option, Plan
 
 SENSITIVITY_KINDS = {
     "calibrated": "one backward pass, calibrated by losses measured one decision at a time",
@@ -156,13 +156,13 @@ def _kind(decision: Decision) -> str:
     return " = ".join(decision.sites)
 
 
-def _common_option(options: Sequence[WeightOption], plan: Plan | None) -> WeightOption:
+def _common_option(options: Sequence[Option], plan: Plan | None) -> Option:
     counts = Counter(options)
     used = Counter(name for _, name in plan.choices) if plan else Counter()
     return max(sorted(counts), key=lambda option: (counts[option], used[option.name]))
 
 
-def _cell(site: Site, option: WeightOption, score: Score | None = None) -> Cell:
+def _cell(site: Site, option: Option, score: Score | None = None) -> Cell:
     loss, se = (score.value, score.se) if score else (None, None)
     return Cell(site.name, site.decision, option.name, option.bits, loss, se)
 

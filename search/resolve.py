@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from tightfit.exporters import Shipment
 from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.settings import Settings
 from tightfit.search.solvers import Solution, solve
@@ -128,15 +127,3 @@ def resolve(store: Store, budget: Budget) -> Resolved:
     measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)
     loss = float(model.predict(np.array([solution.levels]))[0])
     return Resolved(plan, weight_bytes, space.effective_bits(weight_bytes), loss, solution, measured)
-
-
-def stored_shipment(store: Store, plan: Plan) -> Shipment:
-    """Return a plan of a run on its way to an exporter.
-
-    Raises:
-        InputError: the run stopped before it wrote its model or its space.
-    """
-    model = store.get("model")
-    if model is None:
-        raise InputError(f"{store.path} does not say of which model yet: run the search first.")
-    return Shipment(stored_space(store), plan, {key: model[key] for key in ("name", "digest", "family")})

@@ -22,11 +22,12 @@ from tightfit.search.inspection import Inspection, inspect_settings
 from tightfit.search.machine import peak_memory
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
+from tightfit.search.speed_tables import latency_words, speed_table
 from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import feasible_range, front_table, predicted_table
 from tightfit.search.words import comparison, duration, proposals, shortfalls, trust
-from tightfit.spaces import Geometry, InputError
+from tightfit.spaces import Geometry, InfeasibleError, InputError
 
 REPORT_FILE = "report.html"
 
@@ -56,7 +57,8 @@ def run_search(
     Raises:
         InputError: model, text or space cannot be used, the folder holds a run of other settings, or
             another process is working on it.
-        InfeasibleError: the budget is below the floor of the space.
+        InfeasibleError: the budget is below the floor of the space; or the run has ended, and no plan keeps
+            the bound on speed.
         StoppedError: somebody asked the run to stop; what it has measured is kept.
     """
     inspection = inspect_settings(settings)
@@ -80,6 +82,7 @@ def run_search(
             check_inputs(store, settings)
             say("this run is finished; its result:\n")
             say(render(summarize(store)))
+            _check_speed(store)
             return folder
         moved = compare_space(store, inspection.space)
         for line in (*change.words, *([moved] if moved else [])):
@@ -99,7 +102,18 @@ def run_search(
             _leave(store, folder, say)
             raise
         _finish(store, settings, folder, say)
+        _check_speed(store)
     return folder
+
+
+def _check_speed(store: Store) -> None:
+    """Raise an error where a run ended with a plan that misses a bound on speed; it is kept and labelled."""
+    result = store.get("result")
+    if result and result.get("too_slow"):
+        raise InfeasibleError(
+            "no plan that was run keeps the bound on speed: the one that misses it least is kept as the "
+            "result and labelled; ask for less speed, or allow other formats."
+        )
 
 
 def _work(
@@ -135,7 +149,7 @@ def _search(bench: Bench, store: Store, say: Say) -> None:
     _begin(bench, "fit")
     fitted = stages.fit(bench, sensed)
     model = fitted.fit.model
-    task = stages.make_task(bench, sensed, model)
+    task = stages.make_task(bench, sensed, model, stages.speed_sides(bench))
     _begin(bench, "solve")
     stages.solve_task(bench, task, model)
     say("\n" + predicted_table(summarize(store)) + "\n")
@@ -222,6 +236,8 @@ def render(summary: Summary) -> str:
     parts = [front_table(summary)]
     parts += [f"{name}: {text}" for name, text in trust(summary)]
     parts += [text for text in (proposals(summary), comparison(summary)) if text]
+    if summary.speeds:
+        parts += ["", speed_table(summary), *latency_words(summary)]
     if summary.result:
         parts += ["", summary.result.verdict, "", "next:", *(f"  {line}" for line in summary.result.next)]
     return "\n".join(parts)

@@ -20,21 +20,24 @@ from tightfit.search.agents import AGENTS
 from tightfit.search.yaml_reader import shown
 from tightfit.spaces import (
     BITS,
+    GGML_TYPES,
     GROUPS,
     TARGETS,
     InputError,
-    WeightOption,
     Zero,
     get_target,
     parse_size,
+    read_option,
     suggest,
 )
 
 T = TypeVar("T")
 
+BENCHES = ("llama.cpp",)
+
 _MAX_SIZE = 2**63 - 1  # the largest integer that SQLite stores
-_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(s|min|h)\s*")
-_SECONDS = {"s": 1, "min": 60, "h": 3600}
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(ms|s|min|h)\s*")
+_SECONDS = {"ms": 1e-3, "s": 1, "min": 60, "h": 3600}
 _RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -106,14 +109,14 @@ def _option_name(value: str) -> str:
     # Bounded for the same reason as sizes.
     if len(value) > 40:
         raise InputError(f"{shown(value)} is not an option name (examples: 4b-g64-float, 3b-row-sym, 16b).")
-    return WeightOption.from_name(value).name
+    return read_option(value).name
 
 
 def _duration(value: Any) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 40 else None
     if match is None:
         raise InputError(
-            f"{shown(value)} is not a duration: write a number and a unit, such as 20min (s, min, h)."
+            f"{shown(value)} is not a duration: write a number and a unit, such as 20min (ms, s, min, h)."
         )
     seconds = float(match[1]) * _SECONDS[match[2]]
     if not 0 < seconds < 1e9:
@@ -128,7 +131,7 @@ def _target_name(value: str) -> str:
 _DURATION_SCHEMA = {
     "type": "string",
     "format": "duration",
-    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(s|min|h)\s*$",
+    "pattern": r"^\s*[0-9]+(\.[0-9]+)?\s*(ms|s|min|h)\s*$",
     "examples": ["90s", "20min", "2h"],
 }
 _SIZE_SCHEMA = {
@@ -139,8 +142,8 @@ _SIZE_SCHEMA = {
 }
 _OPTION_SCHEMA = {
     "type": "string",
-    "pattern": r"^(16b|32b|[234568]b-(g[1-9][0-9]*|row)-(sym|int|float))$",
-    "examples": ["8b-g64-float", "3b-row-sym", "16b"],
+    "pattern": rf"^(16b|32b|[234568]b-(g[1-9][0-9]*|row)-(sym|int|float)|{'|'.join(GGML_TYPES)})$",
+    "examples": ["8b-g64-float", "3b-row-sym", "16b", "Q6_K"],
 }
 _TUPLE = Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True})
 
@@ -182,6 +185,12 @@ Bits = Annotated[int, AfterValidator(_member(BITS)), WithJsonSchema({"enum": lis
 Group = Annotated[int, AfterValidator(_member(GROUPS)), WithJsonSchema({"enum": list(GROUPS)})]
 BitsList = Annotated[tuple[Bits, ...], _TUPLE, AfterValidator(_distinct)]
 GroupList = Annotated[tuple[Group, ...], _TUPLE, AfterValidator(_distinct)]
+TypeName = Annotated[
+    str, AfterValidator(_member(GGML_TYPES)), WithJsonSchema({"type": "string", "enum": list(GGML_TYPES)})
+]
+TypeList = Annotated[tuple[TypeName, ...], _TUPLE, AfterValidator(_distinct)]
+"""Tensor types of llama.cpp."""
+
 ZeroList = Annotated[tuple[Zero, ...], _TUPLE, AfterValidator(_distinct)]
 
 Pattern = Annotated[str, Field(min_length=1, max_length=256, examples=["*.down_proj"])]
@@ -193,6 +202,12 @@ PatternList = Annotated[
     Field(strict=False, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_distinct),
 ]
+
+BenchName = Annotated[
+    str, AfterValidator(_member(BENCHES)), WithJsonSchema({"type": "string", "enum": list(BENCHES)})
+]
+BenchList = Annotated[tuple[BenchName, ...], Field(strict=False), AfterValidator(_distinct)]
+"""Tools that finalists are run in."""
 
 AgentName = Annotated[
     str, AfterValidator(_member(AGENTS)), WithJsonSchema({"type": "string", "enum": list(AGENTS)})

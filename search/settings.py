@@ -18,6 +18,7 @@ from tightfit.search.overrides import apply_override
 from tightfit.search.schema import Schema, problems_of, schema_of
 from tightfit.search.setting_types import (
     AgentList,
+    BenchList,
     BitsList,
     Count,
     Duration,
@@ -31,6 +32,7 @@ from tightfit.search.setting_types import (
     Size,
     TargetName,
     Text,
+    TypeList,
     ZeroList,
     refusing,
 )
@@ -53,6 +55,10 @@ class BudgetSettings(Section):
     """Tokens per sequence in the KV cache that `total` counts."""
     batch: Annotated[int, Field(ge=1, le=2**16)] = 1
     """Sequences in the KV cache that `total` counts."""
+    tokens_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Least speed of generation, in the tool of the target, on one thread of this machine."""
+    latency: Duration | None = None
+    """Most time to the first token of a prompt of `validate.prompt` tokens, such as 200ms."""
 
     @model_validator(mode="after")
     def _bounded(self) -> BudgetSettings:
@@ -65,7 +71,9 @@ class BudgetSettings(Section):
         Raises:
             InputError: no bound is given, or total without context.
         """
-        return Budget(self.weights, self.total, self.effective_bits, self.context, self.batch)
+        speeds = {"tokens_per_second": self.tokens_per_second, "latency": self.latency}
+        asked = {key: value for key, value in speeds.items() if value is not None}
+        return Budget(self.weights, self.total, self.effective_bits, self.context, self.batch, **asked)
 
 
 class WeightSettings(Section):
@@ -83,6 +91,10 @@ class WeightSettings(Section):
     """Per site pattern, the one format that matching sites take."""
     exclude: PatternList = ()
     """Patterns of sites that keep the base dtype of the model."""
+    types: TypeList | None = None
+    """Types on offer where the target is llama.cpp; null: its K-quants and IQ4_XS with these `bits`."""
+    strict: bool = False
+    """Refuse a type whose blocks do not divide a width, instead of offering what llama.cpp falls back to."""
 
 
 class SpaceSettings(Section):
@@ -184,6 +196,19 @@ class SearchSettings(Section):
     """Best plans that are measured on the validation text."""
 
 
+class ValidateSettings(Section):
+    """How the finalists and their baselines are run in the tool that the plan is for."""
+
+    hardware: BenchList = ()
+    """Tools to run them in: `llama.cpp`, or none."""
+    prompt: Annotated[int, Field(ge=1, le=2**20)] = 128
+    """Tokens of the prompt whose speed is measured."""
+    generate: Annotated[int, Field(ge=1, le=2**20)] = 32
+    """Tokens that are generated after it."""
+    rounds: Annotated[int, Field(ge=3, le=1000)] = 5
+    """Times that every file is run, in turn with the others."""
+
+
 class WorkerSettings(Section):
     """Processes that measure plans side by side, started through Ray; losses do not depend on them."""
 
@@ -227,6 +252,8 @@ class Settings(Section):
     """What is measured before solving."""
     search: SearchSettings = Field(default_factory=SearchSettings)
     """Who proposes plans."""
+    validation: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
+    """How finalists are run on this machine."""
     workers: WorkerSettings = Field(default_factory=WorkerSettings)
     """Processes that measure plans side by side."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
@@ -248,11 +275,31 @@ class Settings(Section):
             raise ValidationError.from_exception_data(str(info.field_name), over)
         return section
 
+    @model_validator(mode="after")
+    def _runs_what_it_can(self) -> Settings:
+        """Refuse what only a tool can tell where the plan is not for that tool."""
+        asked = {f"validate.hardware: {name}": name for name in self.validation.hardware}
+        if self.budget.tokens_per_second is not None:
+            asked["budget.tokens_per_second"] = "llama.cpp"
+        if self.budget.latency is not None:
+            asked["budget.latency"] = "llama.cpp"
+        for key, tool in asked.items():
+            if self.target != tool:
+                raise ValueError(f"{key} needs target: {tool}, but the target is {self.target}.")
+        return self
+
     def weight_rules(self) -> WeightRules:
         """Return which weight options the space offers."""
         weights = self.space.weights
         return WeightRules(
-            weights.bits, weights.groups, weights.zeros, weights.only, weights.pin, weights.exclude
+            weights.bits,
+            weights.groups,
+            weights.zeros,
+            weights.only,
+            weights.pin,
+            weights.exclude,
+            weights.types,
+            weights.strict,
         )
 
     def target_rules(self) -> Target:
@@ -264,7 +311,7 @@ class Settings(Section):
 
         The order of the patterns in ``only`` and ``pin`` has a meaning, so do not sort the keys.
         """
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", by_alias=True)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], source: str = "settings") -> Settings:

@@ -29,7 +29,7 @@ from tightfit.search.records import (
     encode,
     measurement_record,
 )
-from tightfit.spaces import Decision, InputError, Plan, Space, WeightOption
+from tightfit.spaces import Decision, InputError, Plan, Space, read_option
 from tightfit.workers.measurement import DocumentLoss, Failure, Measurement
 
 RUN_FILE = "run.db"
@@ -344,7 +344,7 @@ def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]]) -> Decis
     return Decision(
         name=name,
         sites=tuple(site.name for site in ordered),
-        options=tuple(WeightOption.from_name(row["name"]) for row in rows),
+        options=tuple(read_option(row["name"]) for row in rows),
         costs=tuple(row["bytes"] for row in rows),
         weights=sum(site.rows * site.cols for site in sites if site.tied_to is None),
     )

@@ -6,7 +6,7 @@ A run that is still under way lacks what later stages write; those parts are Non
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tightfit.search.facts import (
@@ -19,6 +19,7 @@ from tightfit.search.facts import (
     SpaceFacts,
     TextFacts,
 )
+from tightfit.search.hardware import TIMES, SpeedRow, speed_rows
 from tightfit.search.maps import MemoryPart, SiteMap, memory_parts, plan_map, sensitivity_map
 from tightfit.search.records import Event, StoredPlan
 from tightfit.search.store import Store
@@ -98,6 +99,8 @@ class Summary:
         estimate_seconds: cost estimate made before the run.
             link, variance, band, sensing: the fits, as their makers stored them.
         reliability: plans that no fit has seen, from the certificates.
+        speeds: plans that were run in the tool they are for, the baseline of all ratios first.
+        latency: tables of times by phase, as they were fitted.
     """
 
     name: str
@@ -125,6 +128,8 @@ class Summary:
     sensing: Mapping[str, Any] | None
     reliability: tuple[ReliabilityPoint, ...]
     exploration: Exploration | None = None
+    speeds: tuple[SpeedRow, ...] = ()
+    latency: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def front(self) -> Front | None:
@@ -193,6 +198,8 @@ def _summarize(store: Store) -> Summary:
         sensing=store.get_fit("sensing"),
         reliability=_reliability(variance, band),
         exploration=_exploration(store, events),
+        speeds=speed_rows(store, {d: rows.label(d) for d in plans}) if store.get_fit("hardware") else (),
+        latency={phase: data for phase in TIMES if (data := store.get_fit(f"latency_{phase}"))},
     )
 
 
@@ -239,12 +246,19 @@ class _Rows:
         self._baselines = {entry["digest"]: entry for entry in baselines}
         self._predictions = predictions
 
+    def label(self, digest: str) -> tuple[str, str]:
+        """Return what a plan is called, and its kind."""
+        baseline = self._baselines.get(digest, {})
+        kind = baseline["kind"] if baseline.get("kind") in BASELINES else "searched"
+        return str(baseline.get("label") or self._plans[digest].source), kind
+
     def row(self, measured: Measurement) -> PlanRow:
-        plan, baseline = self._plans[measured.plan], self._baselines.get(measured.plan, {})
+        plan = self._plans[measured.plan]
+        label, kind = self.label(measured.plan)
         return PlanRow(
             digest=measured.plan,
-            label=str(baseline.get("label") or plan.source),
-            kind=baseline["kind"] if baseline.get("kind") in BASELINES else "searched",
+            label=label,
+            kind=kind,
             bytes=plan.bytes,
             effective_bits=self._space.effective_bits(plan.bytes) if self._space else None,
             predicted=self._predictions.get(measured.plan),

@@ -37,6 +37,8 @@ class Outcome:
         predicted: loss of the plan to use under the loss model, nats per token.
         weight_bytes: its bytes by the formula, and ``recounted`` from its packed tensors.
         limit: most weight bytes that the budget allows.
+        speed: what running it gave, beside the bounds on speed; empty where it was not run. ``too_slow``
+            says whether it misses one.
     """
 
     offered: Judged
@@ -45,15 +47,20 @@ class Outcome:
     weight_bytes: int
     recounted: int
     limit: int
+    speed: str = ""
+    too_slow: bool = False
 
 
 def verdict(outcome: Outcome) -> str:
     """Say in one line whether the plan to use fits, what it takes and loses, and beside what."""
     loss, rival = outcome.offered.measured, outcome.rival
     fits = "fits" if outcome.recounted <= outcome.limit else "does not fit"
+    if outcome.too_slow:
+        fits = "too slow" if fits == "fits" else f"{fits} and is too slow"
+    speed = f", {outcome.speed}" if outcome.speed else ""
     line = (
         f"{fits}: plan {loss.plan[:12]} takes {format_size(outcome.recounted)} of "
-        f"{format_size(outcome.limit)} ({_bytes(outcome)}), holdout KL {_loss(loss)} nats/token "
+        f"{format_size(outcome.limit)} ({_bytes(outcome)}){speed}, holdout KL {_loss(loss)} nats/token "
         f"(predicted {nats_text(outcome.predicted)})"
     )
     if rival and outcome.offered.searched:

@@ -12,21 +12,30 @@ quantizer in :mod:`tightfit.compress`; to add a model family, one entry in
 """
 
 from tightfit.spaces.budget import Budget
-from tightfit.spaces.decisions import Decision, WeightRules, build_decisions, expand, match_counts
+from tightfit.spaces.decisions import (
+    USUAL_TYPES,
+    Decision,
+    WeightRules,
+    build_decisions,
+    expand,
+    fallbacks,
+    match_counts,
+)
 from tightfit.spaces.errors import InfeasibleError, InputError, TightfitError, suggest
 from tightfit.spaces.families import FAMILIES, read_geometry
 from tightfit.spaces.geometry import EMBED, HEAD, Attention, Geometry, Linear
+from tightfit.spaces.ggml import GGML_TYPES, GgmlOption, GgmlType
 from tightfit.spaces.memory import kv_bytes
-from tightfit.spaces.options import BITS, GROUPS, ZEROS, WeightOption, Zero
+from tightfit.spaces.options import BITS, GROUPS, ZEROS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.plan import PLAN_VERSION, Plan
 from tightfit.spaces.space import Space, build_space
 from tightfit.spaces.targets import TARGETS, Target, get_target
 from tightfit.spaces.units import format_size, parse_size
 
 __all__ = [
-    "BITS", "EMBED", "FAMILIES", "GROUPS", "HEAD", "PLAN_VERSION", "TARGETS", "ZEROS",
-    "Attention", "Budget", "Decision", "Geometry", "InfeasibleError", "InputError", "Linear",
-    "Plan", "Space", "Target", "TightfitError", "WeightOption", "WeightRules", "Zero",
-    "build_decisions", "build_space", "expand", "format_size", "get_target", "kv_bytes",
-    "match_counts", "parse_size", "read_geometry", "suggest",
+    "BITS", "EMBED", "FAMILIES", "GGML_TYPES", "GROUPS", "HEAD", "PLAN_VERSION", "TARGETS", "USUAL_TYPES",
+    "ZEROS", "Attention", "Budget", "Decision", "Geometry", "GgmlOption", "GgmlType", "InfeasibleError",
+    "InputError", "Linear", "Option", "Plan", "Space", "Target", "TightfitError", "WeightOption",
+    "WeightRules", "Zero", "build_decisions", "build_space", "expand", "fallbacks", "format_size",
+    "get_target", "kv_bytes", "match_counts", "parse_size", "read_geometry", "read_option", "suggest",
 ]  # fmt: skip

@@ -14,7 +14,10 @@ from tightfit.spaces.units import format_size
 
 @dataclass(frozen=True)
 class Budget:
-    """Upper bounds on memory; any of them together, at least one.
+    """Bounds on memory and speed; any of them together, at least one.
+
+    Bounds on speed say nothing about bytes: with them alone, the limit is the space's ceiling. What a
+    plan's speed is, only measuring tells.
 
     Attributes:
         weights: bytes of all weights.
@@ -22,6 +25,8 @@ class Budget:
         effective_bits: stored bits per governed weight.
         context: tokens in the cache; needed by ``total``.
         batch: sequences in the cache.
+        tokens_per_second: least tokens generated per second, for one sequence.
+        latency: most seconds to the first token of an answer.
     """
 
     weights: int | None = None
@@ -29,24 +34,39 @@ class Budget:
     effective_bits: float | None = None
     context: int | None = None
     batch: int = 1
+    tokens_per_second: float | None = None
+    latency: float | None = None
 
     def __post_init__(self) -> None:
-        if self.weights is None and self.total is None and self.effective_bits is None:
-            raise InputError("budget: give at least one of weights, total or effective_bits.")
+        bounds = (self.weights, self.total, self.effective_bits, self.tokens_per_second, self.latency)
+        if all(bound is None for bound in bounds):
+            raise InputError(
+                "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."
+            )
         for key, value in (
             ("weights", self.weights),
             ("total", self.total),
             ("effective_bits", self.effective_bits),
             ("context", self.context),
             ("batch", self.batch),
+            ("tokens_per_second", self.tokens_per_second),
+            ("latency", self.latency),
         ):
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise InputError(f"budget.{key} must be greater than 0, but is {value}.")
         if self.total is not None and self.context is None:
             raise InputError("budget.total: also give budget.context, since the KV cache grows with it.")
 
+    @property
+    def bounds_speed(self) -> bool:
+        """Whether there is a bound that only measuring can tell."""
+        return self.tokens_per_second is not None or self.latency is not None
+
     def limit(self, space: Space) -> int:
-        """Return the bound on weight bytes that all bounds together leave for this space."""
+        """Return the bound on weight bytes that all bounds together leave for this space.
+
+        Without a bound on bytes it is the ceiling of the space.
+        """
         return min(self._bounds(space))[0]
 
     def _bounds(self, space: Space) -> list[tuple[int, str]]:
@@ -61,7 +81,7 @@ class Budget:
             # Exact and rounded down: a fraction of a byte more would already exceed the bound.
             governed = int(Fraction(self.effective_bits) * space.weights / 8)
             bounds.append((space.fixed_bytes + governed, "budget.effective_bits allows"))
-        return bounds
+        return bounds or [(space.ceiling, "the space allows")]
 
     def check(self, space: Space) -> int:
         """Return :meth:`limit` if some plan keeps it.

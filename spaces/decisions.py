@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tightfit.spaces.errors import InputError
-from tightfit.spaces.geometry import Geometry, Linear
-from tightfit.spaces.options import GROUPS, WeightOption, Zero
+from tightfit.spaces.geometry import EMBED, Geometry, Linear
+from tightfit.spaces.ggml import GGML_TYPES, GgmlOption
+from tightfit.spaces.options import GROUPS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.targets import Target
 
 
@@ -28,7 +29,7 @@ class Decision:
 
     name: str
     sites: tuple[str, ...]
-    options: tuple[WeightOption, ...]
+    options: tuple[Option, ...]
     costs: tuple[int, ...]
     weights: int
 
@@ -45,6 +46,10 @@ class Decision:
         raise InputError(f"{self.name} does not offer {name!r} (offered: {offered}).")
 
 
+USUAL_TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32")
+"""Types of llama.cpp that are offered where none are named, narrowed by ``bits``."""
+
+
 @dataclass(frozen=True)
 class WeightRules:
     """Which weight options a space offers, before a target and the widths of the model narrow them.
@@ -54,6 +59,10 @@ class WeightRules:
         only: per pattern, the bits that matching sites may take instead of ``bits``.
         pin: per pattern, the one option that matching sites take.
         exclude: patterns of sites that stay at the base dtype.
+        types: types of a target that has its own (llama.cpp); None for its usual ones with such ``bits``.
+            ``only`` then narrows them by their nominal bits; ``groups`` and ``zeros`` say nothing there.
+        strict: refuse a type whose blocks do not divide a width, instead of offering the one that
+            ``llama-quantize`` falls back to.
 
     Patterns are shell globs over site names (``layers.*.mlp.down_proj``). Where several match,
     ``exclude`` wins over ``pin`` and ``pin`` over ``only``; within one of them the last wins. A rule for
@@ -66,6 +75,15 @@ class WeightRules:
     only: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     pin: Mapping[str, str] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
+    types: tuple[str, ...] | None = None
+    strict: bool = False
+
+    def offered_types(self, bits: Sequence[int] | None = None) -> tuple[GgmlOption, ...]:
+        """Return the types of llama.cpp on offer, of these nominal bits only where some are given."""
+        named = self.types if self.types is not None else USUAL_TYPES
+        widths = bits if bits is not None else None if self.types is not None else self.bits
+        options = tuple(GgmlOption(name) for name in named)
+        return tuple(o for o in options if widths is None or o.bits in widths)
 
     def patterns(self) -> list[tuple[str, str]]:
         """Return every (key, pattern) that a user wrote."""
@@ -102,7 +120,12 @@ def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> t
             left without options.
     """
     match_counts(rules, geometry)
-    _check_groups(geometry, rules)
+    if target.types:
+        _check_fallbacks(geometry, rules)
+    else:
+        _check_groups(geometry, rules)
+        if rules.types is not None:
+            raise InputError(f"space.weights.types: target {target.name} has no types of its own; give bits.")
     owners = {linear.site: linear for linear in geometry.linears if linear.tied_to is None}
     tied = {linear.tied_to: linear.site for linear in geometry.linears if linear.tied_to is not None}
     decisions = []
@@ -195,16 +218,18 @@ def _last_match(patterns: Sequence[str], names: tuple[str, ...]) -> str | None:
     return hits[-1] if hits else None
 
 
-def _offered(group: _Group, geometry: Geometry, rules: WeightRules, target: Target) -> list[WeightOption]:
+def _offered(group: _Group, geometry: Geometry, rules: WeightRules, target: Target) -> list[Option]:
     members = group.members
     if any(_last_match(rules.exclude, names) for names in group.tensors):
-        return [WeightOption(8 * geometry.dtype_bytes)]
+        return [target.unchanged(geometry.dtype)]
     pinned = _rule("pin", rules.pin, group)
     if pinned:
         return [_pinned_option(pinned, rules.pin[pinned], members, target)]
     narrowed = _rule("only", {pattern: set(bits) for pattern, bits in rules.only.items()}, group)
+    if target.types:
+        return _offered_types(group, geometry, rules, rules.only[narrowed] if narrowed else None)
     bits = rules.only[narrowed] if narrowed else rules.bits
-    offered = [
+    offered: list[Option] = [
         option
         for option in expand(bits, rules.groups, rules.zeros)
         if target.allows(option) and all(option.divides(linear.cols) for linear in members)
@@ -214,32 +239,88 @@ def _offered(group: _Group, geometry: Geometry, rules: WeightRules, target: Targ
         raise InputError(
             f"space.weights: no option is left for {widths}: of bits {_listed(bits)}, groups "
             f"{_listed(rules.groups)} and zeros {_listed(rules.zeros)} none fits "
-            f"({_storable(target)}; "
+            f"({target.storable()}; "
             f"groups that divide: {_dividing(members)})."
         )
     return offered
 
 
-def _pinned_option(pattern: str, name: str, members: Sequence[Linear], target: Target) -> WeightOption:
+def _offered_types(
+    group: _Group, geometry: Geometry, rules: WeightRules, bits: Sequence[int] | None
+) -> list[Option]:
+    """Return the types of llama.cpp that a group may take, each as what is really stored."""
+    offered: dict[Option, None] = {}
+    for option in rules.offered_types(bits):
+        for linear in group.members:
+            option = option.fitting(linear.cols)
+        if not (option.needs_importance and _lacks_importance(group, geometry)):
+            offered[option] = None
+    if not offered:
+        asked = (
+            rules.types if bits is None and rules.types is not None else f"bits {_listed(bits or rules.bits)}"
+        )
+        raise InputError(
+            f"space.weights: no type of llama.cpp is left for {group.name} of {asked} "
+            f"(types: {_listed(list(GGML_TYPES))})."
+        )
+    return list(offered)
+
+
+def _lacks_importance(group: _Group, geometry: Geometry) -> bool:
+    """Whether calibration sees no input of a group: an untied embedding only looks rows up."""
+    return any(linear.site == EMBED for linear in group.members) and not geometry.tied
+
+
+def fallbacks(geometry: Geometry, rules: WeightRules) -> dict[tuple[str, int], tuple[str, list[str]]]:
+    """Return which types do not divide which widths: (type, width) → type stored instead, sites."""
+    found: dict[tuple[str, int], tuple[str, list[str]]] = {}
+    for linear in geometry.linears:
+        names = (linear.site, *(x.site for x in geometry.linears if x.tied_to == linear.site))
+        ruled = [_last_match(list(patterns), names) for patterns in (rules.exclude, rules.pin)]
+        if linear.tied_to is not None or any(ruled):
+            continue
+        narrowed = _last_match(list(rules.only), names)
+        for option in rules.offered_types(rules.only[narrowed] if narrowed else None):
+            stored = option.fitting(linear.cols)
+            if stored != option:
+                found.setdefault((option.type, linear.cols), (stored.type, []))[1].append(linear.site)
+    return found
+
+
+def _check_fallbacks(geometry: Geometry, rules: WeightRules) -> None:
+    """Refuse, where rules are strict, types whose blocks do not divide a width."""
+    found = fallbacks(geometry, rules) if rules.strict else {}
+    for (name, width), (stored, sites) in found.items():
+        dividing = [t for t in GGML_TYPES if GgmlOption(t).divides(width)]
+        raise InputError(
+            f"space.weights.strict: {name} stores blocks of {GgmlOption(name).block} weights, which do not "
+            f"divide the width {width} of {len(sites)} sites, such as {sites[0]}; llama-quantize would store "
+            f"{stored} there. Types that divide it: {_listed(dividing)}."
+        )
+
+
+def _pinned_option(pattern: str, name: str, members: Sequence[Linear], target: Target) -> Option:
     """Read the option of a pin and check that every member can take it."""
     place = f"space.weights.pin {pattern!r}"
     try:
-        option = WeightOption.from_name(name)
+        option = read_option(name)
     except InputError as error:
         raise InputError(f"{place}: {error}") from error
+    if not target.allows(option):
+        raise InputError(f"{place}: target {target.name} cannot store {option.name} ({target.storable()}).")
     for linear in members:
-        if not option.divides(linear.cols):
+        if isinstance(option, GgmlOption) and not option.divides(linear.cols):
+            raise InputError(
+                f"{place}: {option.type} stores blocks of {option.block} weights, which do not divide the "
+                f"{linear.cols} input weights of {linear.site} (llama-quantize would store "
+                f"{option.fitting(linear.cols).type} there)."
+            )
+        if isinstance(option, WeightOption) and not option.divides(linear.cols):
             raise InputError(
                 f"{place}: group {option.group} does not divide the {linear.cols} input weights of "
                 f"{linear.site} (allowed groups: {_dividing([linear])})."
             )
-    if not target.allows(option):
-        raise InputError(f"{place}: target {target.name} cannot store {option.name} ({_storable(target)}).")
     return option
-
-
-def _storable(target: Target) -> str:
-    return f"target {target.name} stores bits {_listed(target.bits)} and zeros {_listed(target.zeros)}"
 
 
 def _dividing(members: Sequence[Linear]) -> str:

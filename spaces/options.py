@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tightfit.spaces.errors import InputError
+from tightfit.spaces.ggml import GGML_TYPES, GgmlOption
 
 Zero = Literal["none", "integer", "float"]
 
@@ -79,6 +80,17 @@ class WeightOption:
         bits, group, word = match.groups()
         return cls(int(bits), int(group or 0), _WORD_ZERO[word])
 
+    @property
+    def family(self) -> tuple[int, str]:
+        """Formats that a hand-made mix takes from: the same group and kind of zero point."""
+        return self.group, self.zero
+
+    def distance(self, other: Option) -> tuple[float, ...]:
+        """How unlike another format is: in bits, then kind of zero point, then group."""
+        if not isinstance(other, WeightOption):
+            return (abs(self.bits - other.bits), 1)
+        return (abs(self.bits - other.bits), self.zero != other.zero, abs(self.group - other.group))
+
     def divides(self, cols: int) -> bool:
         """Whether rows of ``cols`` input weights split into whole groups."""
         return self.group == 0 or cols % self.group == 0
@@ -105,3 +117,16 @@ class WeightOption:
         if not self.divides(cols):
             raise InputError(f"{self.name}: group {self.group} does not divide {cols} input weights.")
         return rows * (cols // self.group if self.group else 1)
+
+
+Option = WeightOption | GgmlOption
+"""One way to store a matrix: in Tightfit's own packing, or as a tensor type of llama.cpp."""
+
+
+def read_option(name: str) -> Option:
+    """Read an option back from its name.
+
+    Raises:
+        InputError: no option is called so.
+    """
+    return GgmlOption(name) if name in GGML_TYPES else WeightOption.from_name(name)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from tightfit.spaces.decisions import Decision, WeightRules, build_decisions
 from tightfit.spaces.errors import InputError
-from tightfit.spaces.geometry import Geometry
-from tightfit.spaces.options import WeightOption
+from tightfit.spaces.geometry import DTYPE_BYTES, Geometry
+from tightfit.spaces.options import Option
 from tightfit.spaces.plan import Plan
 from tightfit.spaces.targets import Target
 
@@ -27,7 +27,7 @@ class Space:
         target: the tool that the plans are for.
         decisions: in depth order.
         fixed_bytes: bytes that no decision changes: norms, biases and learned positions at the
-            base dtype.
+            base dtype, or in that of the target.
     """
 
     geometry: Geometry
@@ -91,7 +91,7 @@ class Space:
         """Stored bits per governed weight, scales, zero points and padding included."""
         return 8 * (weight_bytes - self.fixed_bytes) / self.weights
 
-    def site_options(self, plan: Plan) -> dict[str, WeightOption]:
+    def site_options(self, plan: Plan) -> dict[str, Option]:
         """Return the option of every site that owns its bytes (a tied head follows the embedding).
 
         The plan may be partial: sites of decisions it does not mention are left out.
@@ -126,4 +126,5 @@ def build_space(geometry: Geometry, rules: WeightRules, target: Target) -> Space
     """
     decisions = build_decisions(geometry, rules, target)
     biases = sum(linear.bias for linear in geometry.linears)
-    return Space(geometry, target, decisions, (geometry.other + biases) * geometry.dtype_bytes)
+    value_bytes = DTYPE_BYTES[target.fixed_dtype or geometry.dtype]
+    return Space(geometry, target, decisions, (geometry.other + biases) * value_bytes)

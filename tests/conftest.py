@@ -57,3 +57,26 @@ def settings_of(tiny_model: str) -> Callable[..., Any]:
         return Settings.from_dict({**data, **changes})
 
     return make
+
+
+@pytest.fixture(scope="session")
+def shipped_run(settings_of: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run for llama.cpp that has come to its end; nobody may change it."""
+    from tightfit.search.run import run_search
+
+    settings = settings_of(
+        tmp_path_factory.mktemp("shipped"),
+        target="llama.cpp",
+        budget={"effective_bits": 5.2},
+        space={"weights": {"types": ["Q4_0", "Q5_0", "Q8_0"]}},
+        sense={
+            "prescreen_tokens": 256,
+            "marginals": 4,
+            "marginal_tokens": 512,
+            "fit_plans": 8,
+            "fit_tokens": 512,
+            "certificate_plans": 6,
+        },
+        search={"agents": ["exact"]},
+    )
+    return run_search(settings, say=lambda text: None)

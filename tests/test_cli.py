@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,6 +33,7 @@ CONFIG: dict[str, Any] = {
     "num_key_value_heads": 2,
     "tie_word_embeddings": True,
 }
+EXPORT = ("export", "--to", "llama.cpp")
 RULES: dict[str, Any] = {"bits": [3, 4], "groups": [32], "zeros": ["integer"]}
 SPACE = build_space(
     read_geometry(CONFIG), WeightRules((3, 4), groups=(32,), zeros=("integer",)), get_target("any")
@@ -208,8 +210,16 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(overrides: list[str], 
         (["plan", "kept"], "Missing option '--budget' (see tightfit plan --help)"),
         (
             ["export", "kept", "--to", "jason"],
-            "no exporter is called 'jason' (exporters: json). Did you mean",
+            "no exporter is called 'jason' (exporters: json, llama.cpp, llama.cpp-rules, card). Did you mean",
         ),
+        (["export", "kept", "--to", "gguf"], "Did you mean 'llama.cpp'?"),
+        (["export", "kept", "--to", "llama.cpp"], "llama.cpp cannot express a plan for target any"),
+        (["export", "kept", "--out", "search.yaml"], "search.yaml exists already: name another file"),
+        (["export", "kept", "--with", "search.yaml"], "use it with --to card"),
+        (["export"], "which run? Name its folder"),
+        (["verify", "missing.gguf"], "missing.gguf: there is no such file"),
+        (["verify", "search.yaml"], "search.yaml is no whole GGUF file"),
+        (["verify"], "Missing argument 'FILE' (see tightfit verify --help)"),
         (["export", "kept", "--plan", "zz"], "0 of the 1 plans in"),
         (["export", "kept", "--out", "missing/plan.json"], "missing/plan.json cannot be written"),
         (["export", "kept", "--out", "."], ". is a folder: name the file to write"),
@@ -330,6 +340,88 @@ def test_export_and_plan_write_the_same_plan_for_the_same_digest(run_folder: str
 def test_export_goes_into_the_folder_of_the_run_unless_told_otherwise(run_folder: str) -> None:
     assert invoke("export", run_folder).stdout == f"wrote {run_folder}/plan.json\n"
     assert Path(run_folder, "plan.json").is_file()
+
+
+def test_an_existing_file_is_replaced_by_force_only(run_folder: str) -> None:
+    Path("mine.json").write_text("mine")
+    refusal(invoke("export", run_folder, "--out", "mine.json"))
+    assert Path("mine.json").read_text() == "mine"
+    assert invoke("export", run_folder, "--out", "mine.json", "--force").exit_code == 0
+    assert json.loads(Path("mine.json").read_text())["tightfit_plan"] == 1
+
+
+def test_exporters_are_listed_without_a_run_and_load_nothing() -> None:
+    done = python("-X", "importtime", "-m", "tightfit", "export", "--list")
+    assert done.returncode == 0, done.stderr
+    assert imported(done.stderr).isdisjoint({"torch", "transformers", "gguf", "xllamacpp"})
+    names = [entry["name"] for entry in json.loads(invoke("export", "--list", "--json").stdout)]
+    assert names == ["json", "llama.cpp", "llama.cpp-rules", "card"]
+    assert all(f"\n{name} " in done.stdout for name in names)
+
+
+def test_a_plan_is_exported_and_verified_and_described(shipped_run: Path) -> None:
+    run = str(shipped_run)
+    exported = invoke("export", run, "--to", "llama.cpp", "--out", "model.gguf")
+    assert exported.exit_code == 0, exported.output
+    assert exported.stdout.startswith("wrote model.gguf\nnext:\n  tightfit verify model.gguf --run ")
+    verified = invoke("verify", "model.gguf", "--run", run, "--json")
+    assert verified.exit_code == 0, verified.output
+    assert json.loads(verified.stdout)["loss"]["agrees"] is True
+    card = invoke("export", run, "--to", "card", "--out", "README.md", "--with", "model.gguf")
+    assert card.exit_code == 0, card.output
+    assert "| `model.gguf` |" in Path("README.md").read_text(encoding="utf-8")
+
+
+def test_a_file_that_does_not_carry_out_the_plan_fails(shipped_run: Path) -> None:
+    run = str(shipped_run)
+    invoke("export", run, "--to", "llama.cpp", "--out", "model.gguf")
+    content = bytearray(Path("model.gguf").read_bytes())
+    content[-50] ^= 1
+    Path("wrong.gguf").write_bytes(content)
+    Path("short.gguf").write_bytes(content[:-1000])
+    for extra in ([], ["--json"], ["--no-loss"]):
+        failed = invoke("verify", "wrong.gguf", "--run", run, *extra)
+        assert failed.exit_code == 1
+        assert "are not those that were measured" in failed.stdout
+    (line,) = refusal(invoke("verify", "short.gguf", "--run", run))
+    assert line == "short.gguf is no whole GGUF file: export it again."
+    (line,) = refusal(invoke("verify", "model.gguf", "--run", run, "--plan", "zz"))
+    assert line.startswith("0 of the ")
+
+
+def test_a_write_that_the_system_refuses_leaves_nothing_and_says_so(shipped_run: Path) -> None:
+    """A process of its own, which may write no file as large as the model, but SQLite's shared memory."""
+    resource = pytest.importorskip("resource")
+    Path("out").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tightfit", *EXPORT, str(shipped_run), "--out", "out/x"],
+        capture_output=True,
+        text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr == "tightfit: out/x cannot be written (File too large).\n"
+    assert done.stdout == ""
+    assert list(Path("out").iterdir()) == []
+
+
+def test_a_full_disk_leaves_the_earlier_file_and_says_so(shipped_run: Path) -> None:
+    """A real one: a file system of 64 KiB that only this process sees."""
+    Path("disk").mkdir()
+    inside = "mount -t tmpfs -o size=64k none disk || exit 77; echo mine > disk/x; "
+    inside += '"$@" || echo "code $?"; cat disk/x; ls -A disk'
+    export = [sys.executable, "-m", "tightfit", *EXPORT, str(shipped_run), "--out", "disk/x", "--force"]
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare")
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", inside, "sh", *export],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("this system lets nobody mount a file system of their own")
+    assert done.stderr == "tightfit: disk/x cannot be written (No space left on device).\n"
+    assert done.stdout == "code 2\nmine\nx\n"
 
 
 def test_doctor_as_json_says_the_same_as_in_words() -> None:

@@ -47,6 +47,8 @@ class Cluster:
         cpus: CPUs that are needed; a local Ray gets exactly so many. None takes all that a cluster has.
         address: ``auto`` for the cluster that runs on this machine, ``host:port`` for any other, None to
             start a local one.
+        gpus: GPUs that are needed.
+        resources: custom resources that are needed, of which a local Ray gets so many.
 
     Attributes:
         cpus: CPUs that may be used.
@@ -56,7 +58,13 @@ class Cluster:
         WorkerError: Ray does not start, is not there, or is too small.
     """
 
-    def __init__(self, cpus: int | None, address: str | None = None, gpus: int = 0) -> None:
+    def __init__(
+        self,
+        cpus: int | None,
+        address: str | None = None,
+        gpus: int = 0,
+        resources: Mapping[str, int] | None = None,
+    ) -> None:
         self._leave: list[Callable[[], None]] = []
         if address is not None and address != "auto" and not _ADDRESS.fullmatch(address):
             raise InputError(f"workers.address: {address!r} must be auto or host:port.")
@@ -64,10 +72,12 @@ class Cluster:
 
         self._ray: Any = ray
         if not ray.is_initialized():
-            self._connect(cpus or 1, address, gpus)
+            self._connect(address, num_cpus=cpus or 1, num_gpus=gpus, resources=dict(resources or {}))
         self.cpus = cpus or max(1, int(self._ray.cluster_resources().get("CPU", 0)))
         self._check("CPU", self.cpus)
         self._check("GPU", gpus)
+        for name, needed in (resources or {}).items():
+            self._check_resource(name, needed)
 
     def close(self) -> None:
         """Disconnect; a local Ray ends with all of its processes, any other one goes on."""
@@ -82,18 +92,18 @@ class Cluster:
     ) -> None:
         self.close()
 
-    def _connect(self, cpus: int, address: str | None, gpus: int) -> None:
+    def _connect(self, address: str | None, **amounts: Any) -> None:
         quiet = {"log_to_driver": False, "configure_logging": True, "logging_level": logging.CRITICAL}
         try:
             if address is None:
-                self._start(quiet, cpus, gpus)
+                self._start(**amounts, **quiet)
             else:
                 self._join(quiet, address)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, quiet: Mapping[str, Any], cpus: int, gpus: int) -> None:
+    def _start(self, **settings: Any) -> None:
         folder = make_scratch(_short_folder())
         self._leave.append(lambda: drop_scratch(folder))
         guard = Guard(str(folder))
@@ -122,13 +132,11 @@ class Cluster:
             self._init(
                 "workers: Ray could not be started on this machine",
                 address="local",
-                num_cpus=cpus,
-                num_gpus=gpus,
                 include_dashboard=False,
                 object_store_memory=_OBJECT_STORE,
                 _temp_dir=str(folder),
                 _node_ip_address=_LOOPBACK,
-                **quiet,
+                **settings,
             )
         finally:
             unmark()
@@ -164,6 +172,14 @@ class Cluster:
             self.close()
             raise WorkerError(
                 f"workers.count: {needed} workers need a {kind} each, but Ray has {there}; ask for fewer."
+            )
+
+    def _check_resource(self, name: str, needed: int) -> None:
+        if self._ray.cluster_resources().get(name, 0) < needed:
+            self.close()
+            raise WorkerError(
+                f"workers.address: no machine of the cluster has the resource {name}; start Ray on one with "
+                f"--resources='{{\"{name}\": {needed}}}'."
             )
 
 

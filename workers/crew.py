@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tightfit.spaces import WeightOption
+from tightfit.spaces import Option
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.measurement import Failure, FailureKind, Measurement, fault
 from tightfit.workers.text import Window
@@ -25,7 +25,7 @@ class Job:
     """
 
     plan: str
-    options: Mapping[str, WeightOption]
+    options: Mapping[str, Option]
     split: str
     text: str
     windows: int

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
 from tightfit.compress.threads import one_thread
-from tightfit.spaces import WeightOption
+from tightfit.spaces import Option
 from tightfit.workers.measurement import DocumentLoss, Measurement
 from tightfit.workers.option_cache import OptionCache
 from tightfit.workers.tensor_files import is_whole, sweep, write_tensors
@@ -77,18 +77,23 @@ class Evaluator:
         self._cache = cache
         self._folder = folder
         self._identity = dict(identity)
-        self._applied: dict[str, WeightOption] = {}
+        self._applied: dict[str, Option] = {}
         side_by_side = threads if replica.device.type == "cpu" else 1
         self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="window")
         replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
 
+    @property
+    def importance(self) -> Mapping[str, Tensor]:
+        """Per site the mean square of its input features."""
+        return self._importance
+
     def clear(self) -> None:
         """Put every original matrix back into the replica."""
         self._apply({})
 
-    def packed(self, site: str, option: WeightOption) -> PackedTensor:
+    def packed(self, site: str, option: Option) -> PackedTensor:
         """Return the packed matrix of a site, quantizing it on first use."""
         original = self.replica.original(site)
         rows, cols = original.shape
@@ -97,11 +102,11 @@ class Evaluator:
             site, option, (rows, cols), lambda: compress_matrix(original, option, importance)
         )
 
-    def matrix(self, site: str, option: WeightOption) -> Tensor:
+    def matrix(self, site: str, option: Option) -> Tensor:
         """Return what a site's matrix reads back as under an option, shape (rows, cols)."""
         return self.packed(site, option).dequantize(self.replica.device)
 
-    def stored_bytes(self, options: Mapping[str, WeightOption]) -> int:
+    def stored_bytes(self, options: Mapping[str, Option]) -> int:
         """Count the weight bytes of a plan from its packed tensors and the model's own parameters.
 
         Nothing here comes from the memory formula, so that the two can be compared.
@@ -131,7 +136,7 @@ class Evaluator:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def measure(
-        self, plan: str, options: Mapping[str, WeightOption], split: str, windows: Sequence[Window]
+        self, plan: str, options: Mapping[str, Option], split: str, windows: Sequence[Window]
     ) -> Measurement:
         """Measure the loss of a plan.
 
@@ -166,7 +171,7 @@ class Evaluator:
         paths = self._reference(windows)
         return [_read_reference(w, path).log_probs for w, path in zip(windows, paths, strict=True)]
 
-    def _apply(self, options: Mapping[str, WeightOption]) -> None:
+    def _apply(self, options: Mapping[str, Option]) -> None:
         # Site by site, so that what is noted stays true where one of them fails.
         for site in [site for site in self._applied if site not in options]:
             self.replica.restore(site)

@@ -44,10 +44,11 @@ class Guard:
 
 
 def main(mark: str) -> None:
-    """Wait for the end of the input, then end every process with the mark."""
+    """Wait for the end of the input, then end every process that belongs to the pool."""
+    owner = os.getppid()  # keeps a file of the folder open too, and may only be closing this guard
     sys.stdin.buffer.read()
     for _ in range(_ROUNDS):
-        found = _members(mark)
+        found = _members(mark, {owner, os.getpid()})
         if not found:
             return
         for pid in found:
@@ -58,10 +59,10 @@ def main(mark: str) -> None:
         time.sleep(_PAUSE)
 
 
-def _members(mark: str) -> list[int]:
+def _members(mark: str, spared: set[int]) -> list[int]:
     entry, found = f"{MARK}={mark}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
-        if int(process.name) == os.getpid():
+        if int(process.name) in spared:
             continue
         try:
             if entry in (process / "environ").read_bytes().split(b"\0") or _works_in(process, mark):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tightfit.compress import PackedTensor
-from tightfit.spaces import WeightOption
+from tightfit.spaces import Option
 from tightfit.workers.tensor_files import read_tensors, sweep, write_tensors
 
 
@@ -57,7 +57,7 @@ class OptionCache:
         return sum(self._sizes.values())
 
     def get(
-        self, site: str, option: WeightOption, shape: tuple[int, int], build: Callable[[], PackedTensor]
+        self, site: str, option: Option, shape: tuple[int, int], build: Callable[[], PackedTensor]
     ) -> PackedTensor:
         """Return a packed matrix, calling ``build`` only if it is not on disk.
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tightfit.search.solvers import Side, keeps_all, solve
 from tightfit.spaces import InfeasibleError, Plan, Space
 from tightfit.workers.measurement import Measurement
 
@@ -22,6 +23,8 @@ Kind = Literal["searched", "uniform", "mix"]
 
 Mode = Literal["budget", "front"]
 """What is sought: the best plan of the budget, or good plans of every size up to it."""
+
+_FINE, _ROUGH = 1e-4, 3e-3  # relative gaps; loss tables are further off than either
 
 Sensitivity = Callable[[Levels], Table]
 """What every option of every decision would change, in nats per token, at the plan with these levels."""
@@ -39,6 +42,8 @@ class Task:
         seed: every draw of an agent comes from a generator made from (seed, purpose, index).
         mode: what is sought.
         sensitivity: one backward pass at a plan; None where there is no model to run it on.
+        sides: further bounds that every plan must keep, such as seconds per token. Some plan within the
+            limit keeps them all.
     """
 
     space: Space
@@ -47,6 +52,7 @@ class Task:
     seed: int = 0
     mode: Mode = "budget"
     sensitivity: Sensitivity | None = None
+    sides: tuple[Side, ...] = ()
 
     @cached_property
     def costs(self) -> list[NDArray[np.int64]]:
@@ -57,6 +63,23 @@ class Task:
     def free_bytes(self) -> int:
         """Bytes that the decisions may spend: the limit without what no decision changes."""
         return self.limit - self.space.fixed_bytes
+
+    @property
+    def tolerance(self) -> float:
+        """Relative gap of solutions that searches start from: with sides, the last digits take long."""
+        return _ROUGH if self.sides else _FINE
+
+    @cached_property
+    def floor(self) -> int:
+        """Fewest weight bytes of a plan that keeps every side, as far as the solver can tell."""
+        if not self.sides:
+            return self.space.floor
+        smallest = solve(self.costs, self.costs, self.free_bytes, self.tolerance, self.sides)
+        return self.space.fixed_bytes + smallest.cost
+
+    def keeps(self, levels: Sequence[int]) -> bool:
+        """Whether a plan is within the limit and keeps every side."""
+        return self.space.bytes_of(levels) <= self.limit and keeps_all(self.sides, levels)
 
     @property
     def trusted(self) -> Table:
@@ -73,11 +96,16 @@ class Task:
         """Turn levels into a proposal.
 
         Raises:
-            InfeasibleError: the plan is larger than the limit; no agent may propose such a one.
+            InfeasibleError: the plan is larger than the limit or keeps some side not; no agent may
+                propose such a one.
         """
         weight_bytes = self.space.bytes_of(levels)
         if weight_bytes > self.limit:
             raise InfeasibleError(f"{label}: {weight_bytes} B exceed the budget of {self.limit} B.")
+        for side in self.sides:
+            if not side.keeps(levels):
+                reached = side.text(side.total(levels))
+                raise InfeasibleError(f"{label}: {reached}, but {side.name} asks for {side.asked()}.")
         own = tuple(int(level) for level in levels)
         return Proposal(self.space.plan(own), own, weight_bytes, label, kind, dict(note or {}))
 

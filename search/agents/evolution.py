@@ -87,7 +87,10 @@ class Evolution:
         # Variation hardly finds anything new, so little is left: take it in the order of the table.
         while True:
             known = len(seen | chosen.keys())
-            solutions = solve_k_best(task.costs, task.trusted, task.free_bytes, known + self.block)
+            most = known + self.block
+            solutions = solve_k_best(
+                task.costs, task.trusted, task.free_bytes, most, task.tolerance, task.sides
+            )
             left = [s.levels for s in solutions if s.levels not in seen and s.levels not in chosen]
             if not left:
                 return
@@ -98,14 +101,23 @@ def _starts(task: Task) -> dict[Levels, str]:
     """Exact solutions of every table, and for the front those of the trusted one at other sizes."""
     starts: dict[Levels, str] = {}
     for name, losses in task.losses.items():
-        starts.setdefault(solve(task.costs, losses, task.free_bytes).levels, f"exact, {name}")
+        best = solve(task.costs, losses, task.free_bytes, task.tolerance, task.sides)
+        starts.setdefault(best.levels, f"exact, {name}")
     if task.mode == "front":
-        front = solve_front(task.costs, task.trusted, buckets=4096)
-        low = int(front.costs[0])
-        for share in _spread(_SIZES):
-            limit = low + int(share * (task.free_bytes - low))
-            starts.setdefault(front.levels(front.at(limit)), "exact, smaller")
+        starts |= {levels: "exact, smaller" for levels in _smaller(task) if levels not in starts}
     return starts
+
+
+def _smaller(task: Task) -> Iterator[Levels]:
+    """Yield the best plans of sizes up to the limit."""
+    front = None if task.sides else solve_front(task.costs, task.trusted, buckets=4096)
+    low = task.floor - task.space.fixed_bytes
+    for share in _spread(_SIZES):
+        limit = low + int(share * (task.free_bytes - low))
+        if front is not None:
+            yield front.levels(front.at(limit))
+        else:
+            yield solve(task.costs, task.trusted, limit, task.tolerance, task.sides).levels
 
 
 def _spread(count: int) -> list[float]:
@@ -174,7 +186,7 @@ class _Parents:
         if self.task.mode == "budget":
             first, second = rng.choice(len(self.plans), 2, p=self.chances)
             return self.task.limit, self.plans[first], self.plans[second]
-        floor = self.task.space.floor
+        floor = self.task.floor
         limit = floor + int(share * (self.task.limit - floor))
         sizes = [self.task.space.bytes_of(plan) for plan in self.plans]
         near = sorted(range(len(sizes)), key=lambda i: (abs(sizes[i] - limit), i))[:3]

@@ -19,10 +19,11 @@ class Exact:
         """Return distinct plans; tables that agree give one."""
         proposals: dict[str, Proposal] = {}
         for name, losses in task.losses.items():
-            best = solve(task.costs, losses, task.free_bytes)
+            best = solve(task.costs, losses, task.free_bytes, sides=task.sides)
             proposal = task.proposal(best.levels, f"exact ({name})")
             proposals.setdefault(proposal.plan.digest, proposal)
-        for rank, solution in enumerate(solve_k_best(task.costs, task.trusted, task.free_bytes, count), 1):
+        runners = solve_k_best(task.costs, task.trusted, task.free_bytes, count, sides=task.sides)
+        for rank, solution in enumerate(runners, 1):
             proposal = task.proposal(solution.levels, f"exact (no. {rank})")
             proposals.setdefault(proposal.plan.digest, proposal)
         return list(proposals.values())[:count]

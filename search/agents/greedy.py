@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
+from tightfit.search.agents.projection import fill, project
 from tightfit.search.solvers import greedy
 
 
@@ -17,4 +18,7 @@ class Greedy:
 
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return one plan."""
-        return [task.proposal(greedy(task.costs, task.trusted, task.free_bytes), "greedy")][:count]
+        levels = greedy(task.costs, task.trusted, task.free_bytes)
+        if not task.keeps(levels):
+            levels = fill(task, project(task, levels))
+        return [task.proposal(levels, "greedy")][:count]

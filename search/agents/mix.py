@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
+from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
 from tightfit.search.agents.uniform import formats, uniform_levels
-from tightfit.spaces import Space, WeightOption
+from tightfit.spaces import GgmlOption, Option, Space
 
 
 def _from_the_front(space: Space) -> list[int]:
@@ -59,25 +60,36 @@ class Mix:
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the mixes, those that use most of the budget first."""
         proposals: dict[str, Proposal] = {}
+        for name, recipe in RECIPES.items() if task.space.target.types else ():
+            known = recipe_levels(task.space, recipe)
+            if known is not None and task.space.bytes_of(known) <= task.limit:
+                proposal = task.proposal(known, f"llama.cpp {name}", "mix")
+                proposals.setdefault(proposal.plan.digest, proposal)
         for low, high in _pairs(task):
             for name, order in ORDERS.items():
                 levels = _fill(task, low, high, order(task.space))
-                proposal = task.proposal(levels, f"mix {low.bits}+{high.name}, {name}", "mix")
-                if levels not in (uniform_levels(task.space, low), uniform_levels(task.space, high)):
+                whole = (uniform_levels(task.space, low), uniform_levels(task.space, high))
+                if levels not in whole and task.keeps(levels):
+                    label = f"mix {_short(low)}+{high.name}, {name}"
+                    proposal = task.proposal(levels, label, "mix")
                     proposals.setdefault(proposal.plan.digest, proposal)
         return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
 
 
-def _pairs(task: Task) -> list[tuple[WeightOption, WeightOption]]:
+def _short(option: Option) -> str:
+    return option.name if isinstance(option, GgmlOption) else str(option.bits)
+
+
+def _pairs(task: Task) -> list[tuple[Option, Option]]:
     """Per family of formats, the widest width that fits everywhere and the next one.
 
     Plain floats have no groups and no zero points, so they are the widest members of every family.
     """
     offered = formats(task.space)
-    families: dict[tuple[int, str], list[WeightOption]] = {}
+    families: dict[object, list[Option]] = {}
     for option in offered:
         if option.quantized:
-            families.setdefault((option.group, option.zero), []).append(option)
+            families.setdefault(option.family, []).append(option)
     floats = [option for option in offered if not option.quantized]
     pairs = []
     for family in [[*family, *floats] for family in families.values()] or [floats]:
@@ -88,7 +100,7 @@ def _pairs(task: Task) -> list[tuple[WeightOption, WeightOption]]:
     return pairs
 
 
-def _fill(task: Task, low: WeightOption, high: WeightOption, order: Sequence[int]) -> tuple[int, ...]:
+def _fill(task: Task, low: Option, high: Option, order: Sequence[int]) -> tuple[int, ...]:
     """Start at the low width and raise decisions in this order while they fit."""
     levels, raised = list(uniform_levels(task.space, low)), uniform_levels(task.space, high)
     left = task.limit - task.space.bytes_of(levels)

@@ -124,7 +124,7 @@ class OptunaAgent:
         check_mode(self.name, task.mode)
         turn = history.rounds(self.name)
         found = self._optima(task, history) if turn == 0 else {}
-        room = task.limit - task.space.floor
+        room = task.limit - task.floor
         if any(cost - d.costs[0] <= room for d in task.space.decisions for cost in d.costs[1:2]):
             with quiet(), _steady(self.sampler):
                 self._ask_until(task, history, turn, found, count)
@@ -162,11 +162,11 @@ class OptunaAgent:
     def _optima(self, task: Task, history: History) -> dict[str, Proposal]:
         """Return the optimum of every loss table; for a front, those of several sizes."""
         found: dict[str, Proposal] = {}
-        room = task.limit - task.space.floor
+        room = task.limit - task.floor
         for share in _SHARES if task.mode == "front" else _SHARES[:1]:
-            most = task.space.floor - task.space.fixed_bytes + math.floor(room * share)
+            most = task.floor - task.space.fixed_bytes + math.floor(room * share)
             for table, losses in task.losses.items():
-                levels = solve(task.costs, losses, most).levels
+                levels = solve(task.costs, losses, most, task.tolerance, task.sides).levels
                 proposal = task.proposal(levels, f"{self.name}, started from exact ({table})")
                 if proposal.plan.digest not in history.seen:
                     found.setdefault(proposal.plan.digest, proposal)

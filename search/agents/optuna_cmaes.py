@@ -40,7 +40,8 @@ class Evolution:
         self._tops = np.array([len(d.options) - 1 for d in task.space.decisions])
         self._free = np.flatnonzero(self._tops)
         steps = 1 / self._tops[self._free]
-        start = np.array(solve(task.costs, task.trusted, task.free_bytes).levels)[self._free] * steps
+        best = solve(task.costs, task.trusted, task.free_bytes, task.tolerance, task.sides)
+        start = np.array(best.levels)[self._free] * steps
         # The method needs two dimensions; one that means nothing joins a single decision.
         idle = max(0, 2 - len(steps))
         steps, start = np.append(steps, [0.0] * idle), np.append(start, [0.5] * idle)

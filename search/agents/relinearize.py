@@ -54,7 +54,7 @@ class Relinearize:
 
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the boldest step of a plan first, then ever more careful ones."""
-        plans = [trial for trial in history.measured if trial.proposal.weight_bytes <= task.limit]
+        plans = [trial for trial in history.measured if task.keeps(trial.proposal.levels)]
         if task.sensitivity is None or not plans:
             return _exact(task, history, count)
         if task.mode == "front":
@@ -74,7 +74,7 @@ def _exact(task: Task, history: History, count: int) -> list[Proposal]:
     """Return the optimum of every loss table, the most trusted first, unless it was proposed before."""
     found: dict[str, Proposal] = {}
     for name, losses in task.losses.items():
-        levels = solve(task.costs, losses, task.free_bytes).levels
+        levels = solve(task.costs, losses, task.free_bytes, task.tolerance, task.sides).levels
         proposal = task.proposal(levels, f"{NAME} (start, {name})")
         if proposal.plan.digest not in history.seen:
             found.setdefault(proposal.plan.digest, proposal)

@@ -33,7 +33,8 @@ class Region:
     def plans(self, radius: int, count: int) -> list[Levels]:
         """Return the best plans of a region, at the price on a swap that keeps the best one within it."""
         priced = self._priced(self._price(radius))
-        best = solve_k_best(self._task.costs, priced, self._limit, count)
+        own, sides = self._task.tolerance, self._task.sides
+        best = solve_k_best(self._task.costs, priced, self._limit, count, own, sides)
         return [solution.levels for solution in best if self.swaps(solution.levels) <= radius]
 
     def _price(self, radius: int) -> float:
@@ -59,7 +60,9 @@ class Region:
 
     def _at(self, price: float) -> Levels:
         if price not in self._solved:
-            self._solved[price] = solve(self._task.costs, self._priced(price), self._limit).levels
+            task, priced = self._task, self._priced(price)
+            best = solve(task.costs, priced, self._limit, task.tolerance, task.sides)
+            self._solved[price] = best.levels
         return self._solved[price]
 
     def _priced(self, price: float) -> list[NDArray[np.float64]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
-from tightfit.spaces import Decision, Space, WeightOption
+from tightfit.search.solvers import least_violating
+from tightfit.spaces import Decision, GgmlOption, Option, Space
 
 
 @dataclass(frozen=True)
@@ -16,42 +17,53 @@ class Uniform:
     iterative: ClassVar[bool] = False
 
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
-        """Return the feasible uniform plans, the one that uses most of the budget first."""
+        """Return the uniform plans that keep every bound, the one that uses most of the budget first."""
         proposals: dict[str, Proposal] = {}
         for option in formats(task.space):
             levels = uniform_levels(task.space, option)
-            if task.space.bytes_of(levels) <= task.limit:
+            if task.keeps(levels):
                 proposal = task.proposal(levels, f"uniform {option.name}", "uniform")
                 proposals.setdefault(proposal.plan.digest, proposal)
         if not proposals:
-            # Formats differ between decisions so much that only the floor itself fits.
-            floor = task.proposal([0] * len(task.space.decisions), "smallest everywhere", "uniform")
-            proposals[floor.plan.digest] = floor
+            last = _last_resort(task)
+            proposals[last.plan.digest] = last
         return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
 
 
-def formats(space: Space) -> list[WeightOption]:
+def _last_resort(task: Task) -> Proposal:
+    """Return the fastest plan where every format is too slow or too large, else the smallest."""
+    if task.sides:
+        fastest = least_violating(task.costs, task.trusted, task.free_bytes, task.sides)
+        return task.proposal(fastest.levels, "fastest within the budget", "uniform")
+    # Formats differ between decisions so much that only the floor itself fits.
+    return task.proposal([0] * len(task.space.decisions), "smallest everywhere", "uniform")
+
+
+def formats(space: Space) -> list[Option]:
     """Return every format that some decision with a choice offers, ascending in effective bits."""
     free = [d for d in space.decisions if len(d.options) > 1] or list(space.decisions)
     bits = {o: 8 * cost / d.weights for d in free for o, cost in zip(d.options, d.costs, strict=True)}
     return sorted(bits, key=lambda option: (bits[option], option))
 
 
-def uniform_levels(space: Space, option: WeightOption) -> tuple[int, ...]:
-    """Return the levels of the plan that uses one format wherever it is offered."""
-    return tuple(nearest_level(decision, option) for decision in space.decisions)
+def uniform_levels(space: Space, option: Option) -> tuple[int, ...]:
+    """Return the levels of the plan that uses one format wherever it is offered.
+
+    Where a type of llama.cpp does not divide a width, what llama.cpp itself falls back to is used.
+    """
+    levels = []
+    for decision in space.decisions:
+        wanted = option
+        if isinstance(option, GgmlOption):
+            wanted = option.fitting(space.geometry.linear(decision.sites[0]).cols)
+        levels.append(nearest_level(decision, wanted))
+    return tuple(levels)
 
 
-def nearest_level(decision: Decision, wanted: WeightOption) -> int:
-    """Return the option itself, or where it is not offered the nearest in bits, then kind, then group."""
-
-    def distance(level: int) -> tuple[int, bool, int, int]:
-        option = decision.options[level]
-        return (
-            abs(option.bits - wanted.bits),
-            option.zero != wanted.zero,
-            abs(option.group - wanted.group),
-            level,
-        )
-
-    return min(range(len(decision.options)), key=distance)
+def nearest_level(decision: Decision, wanted: Option) -> int:
+    """Return the option itself, or where it is not offered the one least unlike it."""
+    if wanted in decision.options:
+        return decision.options.index(wanted)
+    return min(
+        range(len(decision.options)), key=lambda level: (decision.options[level].distance(wanted), level)
+    )

@@ -7,6 +7,10 @@ additive losses of any sign. Decisions may have a single option (pins), options 
 - :func:`solve_k_best`: the best few plans of one limit.
 - :func:`solve_front`: plans for every limit at once, from a coarse table.
 - :func:`greedy`: marginal gain per byte, the classic to compare with.
+- :func:`least_violating`: what comes nearest to bounds that no plan keeps.
+
+:func:`solve` and :func:`solve_k_best` also take *sides*: more bounds that add up over decisions, such as
+the seconds of a token (:class:`Side`).
 
 Behind them: :mod:`_table <tightfit.search.solvers._table>` checks and pads the input,
 :mod:`_relaxation <tightfit.search.solvers._relaxation>` gives bounds and prices, and
@@ -18,10 +22,12 @@ from tightfit.search.solvers._front import Front, solve_front
 from tightfit.search.solvers._greedy import greedy
 from tightfit.search.solvers._k_best import solve_k_best
 from tightfit.search.solvers._relaxation import Curve, Relaxation
+from tightfit.search.solvers._sided import least_violating
+from tightfit.search.solvers._sides import Side, keeps_all
 from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 
 __all__ = [
-    "Curve", "Front", "Relaxation", "Solution", "Table",
-    "greedy", "solve", "solve_front", "solve_k_best",
+    "Curve", "Front", "Relaxation", "Side", "Solution", "Table",
+    "greedy", "keeps_all", "least_violating", "solve", "solve_front", "solve_k_best",
 ]  # fmt: skip

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tightfit.search.solvers._core import search_core
 from tightfit.search.solvers._greedy import fill
 from tightfit.search.solvers._milp import solve_milp
 from tightfit.search.solvers._relaxation import Relaxation
+from tightfit.search.solvers._sided import solve_sided
+from tightfit.search.solvers._sides import Side
 from tightfit.search.solvers._solution import Solution, scale_of
 from tightfit.search.solvers._table import Ragged, Table
 
 
-def solve(costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4) -> Solution:
-    """Find the plan of least loss within a limit.
+def solve(
+    costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4, sides: Sequence[Side] = ()
+) -> Solution:
+    """Find the plan of least loss within a limit, and within further bounds where there are any.
 
     The optimum is sought and nearly always proven (gap 0). Where too many plans are too close to one
     another (sizes of very different orders, losses proportional to bytes), a gap up to ``tolerance``
@@ -23,13 +29,16 @@ def solve(costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4) ->
         losses: per decision the losses of its options, of any sign.
         limit: most bytes of the plan.
         tolerance: relative gap that ends the search early.
+        sides: further bounds on the plan (see :mod:`_sided <tightfit.search.solvers._sided>`).
 
     Raises:
-        InputError: see :meth:`Table.of`.
-        InfeasibleError: the limit is below the floor.
+        InputError: see :meth:`Table.of`; or a side is about other decisions.
+        InfeasibleError: the limit is below the floor, or no plan within it keeps every side.
     """
     table = Table.of(costs, losses)
     limit = table.reachable(limit)
+    if sides:
+        return solve_sided(table, limit, sides, tolerance)
     relaxation = Relaxation.of(table)
     best = fill(table, relaxation.levels(limit), limit)
     ceiling = table.loss(best)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tightfit.search.solvers._core import search_core
 from tightfit.search.solvers._relaxation import Relaxation
+from tightfit.search.solvers._sided import k_best_sided
+from tightfit.search.solvers._sides import Side
 from tightfit.search.solvers._solution import Solution, scale_of
 from tightfit.search.solvers._table import Ragged, Table
 from tightfit.spaces import InputError
 
 
 def solve_k_best(
-    costs: Ragged, losses: Ragged, limit: int, k: int, tolerance: float = 1e-4
+    costs: Ragged,
+    losses: Ragged,
+    limit: int,
+    k: int,
+    tolerance: float = 1e-4,
+    sides: Sequence[Side] = (),
 ) -> list[Solution]:
     """Find the k best distinct plans within a limit, dominated options included.
 
@@ -24,18 +33,22 @@ def solve_k_best(
         limit: most bytes of a plan.
         k: number of plans.
         tolerance: relative gap of the last plan that ends the search early where it would take long.
+        sides: further bounds on a plan. Where there are any, runners-up may be ten tolerances off, and fewer
+            than all plans may be found.
 
     Returns:
         At most k solutions, best first; fewer where fewer plans fit.
 
     Raises:
-        InputError: see :meth:`Table.of`; or k is not positive.
-        InfeasibleError: the limit is below the floor.
+        InputError: see :meth:`Table.of`; k is not positive; or a side is about other decisions.
+        InfeasibleError: the limit is below the floor, or no plan within it keeps every side.
     """
     if k < 1:
         raise InputError(f"k must be at least 1, not {k}.")
     table = Table.of(costs, losses)
     limit = table.reachable(limit)
+    if sides:
+        return k_best_sided(table, limit, sides, k, tolerance)
     relaxation = Relaxation.of(table)
     scale = float(scale_of(table, float(relaxation.curve(limit))))
     found = search_core(relaxation, limit, k, accept=tolerance * scale)

@@ -2,8 +2,9 @@
 
 ``prepare`` loads the model and the text, ``sense`` scores options, ``fit`` makes a loss model of the
 scores, ``solve`` finds the exact front, ``explore`` lets agents propose plans, ``validate`` picks one
-and judges it on holdout text. A stage is a function of the :class:`Bench` and of what the stages
-before it returned; what people see of it, it writes into the store.
+and judges it on holdout text. ``speed`` runs plans in the tool that they are for: before solving where
+the budget bounds speed, and before the last choice. A stage is a function of the :class:`Bench` and of
+what the stages before it returned; what people see of it, it writes into the store.
 """
 
 from tightfit.search.stages.crews import whole_run_crew
@@ -12,6 +13,7 @@ from tightfit.search.stages.fit import certify, fit
 from tightfit.search.stages.prepare import Bench, prepare
 from tightfit.search.stages.sense import Sensed, sense
 from tightfit.search.stages.solve import make_task, solve_task
+from tightfit.search.stages.speed import speed_sides
 from tightfit.search.stages.validate import validate
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "prepare",
     "sense",
     "solve_task",
+    "speed_sides",
     "validate",
     "whole_run_crew",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.agents import Task
-from tightfit.search.solvers import solve, solve_front
+from tightfit.search.solvers import Side, solve, solve_front
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed
 from tightfit.search.stages.sensitivity import sensitivity_at
@@ -15,11 +15,15 @@ from tightfit.search.stages.sensitivity import sensitivity_at
 _POINTS = 200
 
 
-def make_task(bench: Bench, sensed: Sensed, model: LinkAdditive) -> Task:
-    """Return what agents work on: the fitted loss table first, then what it was made from."""
+def make_task(bench: Bench, sensed: Sensed, model: LinkAdditive, sides: tuple[Side, ...] = ()) -> Task:
+    """Return what agents work on: the fitted loss table first, then what it was made from.
+
+    ``sides`` are bounds on speed.
+    """
     tables = {"fitted": list(model.weights), "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
     settings = bench.settings
-    return Task(bench.space, bench.limit, tables, settings.seed, settings.search.mode, sensitivity_at(bench))
+    mode, sensitivity = settings.search.mode, sensitivity_at(bench)
+    return Task(bench.space, bench.limit, tables, settings.seed, mode, sensitivity, sides)
 
 
 def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
@@ -27,7 +31,7 @@ def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
     losses = task.losses["fitted"]
     with bench.progress.stage("solve", "solving for every budget"):
         front = solve_front(task.costs, losses)
-        best = solve(task.costs, losses, task.free_bytes)
+        best = solve(task.costs, losses, task.free_bytes, sides=task.sides)
     kept = np.unique(np.linspace(0, len(front.costs) - 1, _POINTS).round().astype(int))
     rows = []
     for index in kept:

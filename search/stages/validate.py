@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tightfit.search.agents import Proposal
 from tightfit.search.archive import successes
+from tightfit.search.hardware import speed_text
 from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
 from tightfit.search.stages.prepare import Bench
+from tightfit.search.stages.speed import run_finalists, within_bounds
 from tightfit.search.words import Judged, Outcome, verdict
 from tightfit.spaces import InfeasibleError, format_size
+from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 from tightfit.workers.measurement import Measurement
 
 # Baselines of each kind that are judged on validation and holdout text beside the chosen plan.
@@ -31,12 +34,16 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
         for kind in ("uniform", "mix")
         for candidate in [c for c in candidates if c.proposal.kind == kind][:_BASELINES_KEPT]
     ]
+    # Before there are workers, which would disturb the clock.
+    speeds = run_finalists(bench, [*finalists, *baselines])
+    excess = within_bounds(bench, speeds)
     with validation_crew(bench):
         judged = _measure(bench, [*finalists, *baselines], "validation", "picking the winner")
         bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
         baselines = [p for p in baselines if p.plan.digest in judged]
         racing = [p for p in finalists if p.plan.digest in judged] or baselines
-        racing.sort(key=lambda p: (judged[p.plan.digest].kl, p.plan.digest))
+        # Where nothing keeps a bound on speed, what misses it least comes first.
+        racing.sort(key=lambda p: (excess.get(p.plan.digest, 0.0), judged[p.plan.digest].kl, p.plan.digest))
         final: dict[str, Measurement] = {}
         # The next one only where the loss of the winner cannot be measured on this text.
         while racing and racing[0].plan.digest not in final:
@@ -50,9 +57,9 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
     chosen = racing[0]
     best = min(
         [p for p in baselines if p.plan.digest in final] or [chosen],
-        key=lambda p: (final[p.plan.digest].kl, p is not chosen),
+        key=lambda p: (excess.get(p.plan.digest, 0.0), final[p.plan.digest].kl, p is not chosen),
     )
-    bench.store.put("result", _result(bench, chosen, best, final))
+    bench.store.put("result", _result(bench, chosen, best, final, speeds, excess))
 
 
 def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str) -> dict[str, Measurement]:
@@ -64,12 +71,22 @@ def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str)
 
 
 def _result(
-    bench: Bench, chosen: Proposal, best: Proposal, final: dict[str, Measurement]
+    bench: Bench,
+    chosen: Proposal,
+    best: Proposal,
+    final: dict[str, Measurement],
+    speeds: Mapping[str, Speed | NoSpeed],
+    excess: Mapping[str, float],
 ) -> dict[str, object]:
-    """Return what the run found. Where a baseline beat the chosen plan, that one is offered."""
-    beaten = final[best.plan.digest].kl < final[chosen.plan.digest].kl
+    """Return what the run found. Where a baseline beat the chosen plan, that one is offered.
+
+    ``excess`` is by how much plans miss the bounds on speed, relative.
+    """
+    merits = [(excess.get(p.plan.digest, 0.0), final[p.plan.digest].kl) for p in (best, chosen)]
+    beaten = merits[0] < merits[1]
     offered, other = (best, chosen) if beaten else (chosen, best)
     recounted = bench.evaluator.stored_bytes(bench.space.site_options(offered.plan))
+    too_slow = excess.get(offered.plan.digest, 0.0) > 0
     outcome = Outcome(
         offered=_judged(offered, final),
         rival=_judged(other, final) if chosen.kind == "searched" else None,
@@ -77,6 +94,8 @@ def _result(
         weight_bytes=offered.weight_bytes,
         recounted=recounted,
         limit=bench.limit,
+        speed=speed_text(bench.settings, speeds.get(offered.plan.digest)),
+        too_slow=too_slow,
     )
     return {
         "chosen": chosen.plan.digest,
@@ -84,7 +103,8 @@ def _result(
         "best_baseline": best.plan.digest,
         "agrees": not beaten,
         "recounted_bytes": recounted,
-        "fits": recounted <= bench.limit,
+        "fits": recounted <= bench.limit and not too_slow,
+        "too_slow": too_slow,
         "verdict": verdict(outcome),
         "next": _next(bench),
     }
@@ -101,5 +121,10 @@ def _next(bench: Bench) -> list[str]:
     return [
         f"tightfit report {folder}",
         f"tightfit plan {folder} --budget {more}",
-        f"tightfit export {folder} --to json --out plan.json",
+        f"tightfit export {folder} --to {_shipped(bench)}",
     ]
+
+
+def _shipped(bench: Bench) -> str:
+    """Name the exporter that the plan is for, with the file that it writes."""
+    return "llama.cpp --out model.gguf" if bench.space.target.name == "llama.cpp" else "json --out plan.json"

@@ -234,7 +234,8 @@ def front_command(run: Path, whole: bool, as_csv: bool, as_json: bool) -> None:
 def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> None:
     """Solve RUN again for another budget, from its stored scores: nothing is measured."""
     from tightfit.exporters import get_exporter
-    from tightfit.search.resolve import resolve, stored_shipment
+    from tightfit.search.resolve import resolve
+    from tightfit.search.shipping import stored_shipment
     from tightfit.spaces import Budget, parse_size
 
     bound = Budget(weights=parse_size(budget))
@@ -246,20 +247,68 @@ def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> Non
 
 
 @main.command("export")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--to", "exporter", default="json", show_default=True, help="Which exporter.")
-@click.option("--out", type=click.Path(path_type=Path), help="File to write; plan.json in the run's folder.")
+@click.option("--out", type=click.Path(path_type=Path), help="File to write; the run's folder unless given.")
 @click.option("--plan", "digest", help="Start of a plan's digest; the run's own choice unless given.")
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@click.option(
+    "--with",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Exported file that a model card lists with its SHA-256; may be given again.",
+)
+@click.option("--list", "listing", is_flag=True, help="List the exporters, and end.")
+@_JSON
 @_reports_errors
-def export_command(run: Path, exporter: str, out: Path | None, digest: str | None) -> None:
-    """Write a plan of RUN in the form another tool reads."""
-    from tightfit.exporters import get_exporter
-    from tightfit.search.resolve import stored_plan, stored_shipment
+def export_command(
+    run: Path | None,
+    exporter: str,
+    out: Path | None,
+    digest: str | None,
+    force: bool,
+    files: tuple[Path, ...],
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Write a plan of RUN in the form another tool reads; tightfit export --list says which there are."""
+    from tightfit.search import exporting
 
-    chosen = get_exporter(exporter)
+    if listing:
+        click.echo(exporting.listing_json() if as_json else exporting.listing_table())
+        return
+    if run is None:
+        raise InputError("which run? Name its folder, or see tightfit export --list.")
     with _open(run) as store:
-        path = out or store.path.parent / f"plan{chosen.suffix}"
-        click.echo(f"wrote {chosen.export(stored_shipment(store, stored_plan(store, digest)), path)}")
+        exported = exporting.export_plan(store, exporter, out, digest, force=force, files=files)
+    click.echo(json.dumps(exported.to_dict(), indent=2) if as_json else exported.render())
+
+
+@main.command("verify")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--plan", "digest", help="Start of a plan's digest; the one that the file names unless given.")
+@click.option(
+    "--run",
+    type=click.Path(path_type=Path),
+    default=Path("runs"),
+    show_default=True,
+    help="The run's folder, or a folder of runs.",
+)
+@click.option("--no-loss", is_flag=True, help="Stop after reading back, without measuring in llama.cpp.")
+@_JSON
+@_reports_errors
+def verify_command(file: Path, digest: str | None, run: Path, no_loss: bool, as_json: bool) -> None:
+    """Prove that FILE, a GGUF file, carries out a plan: tensor by tensor, and by its loss in llama.cpp.
+
+    Exit codes: 0 it does, 1 it does not, 2 bad input.
+    """
+    from tightfit.search.verification import verify_file
+
+    verified = verify_file(file, run, digest, loss=not no_loss)
+    click.echo(json.dumps(verified.to_dict(), indent=2) if as_json else verified.render())
+    if not verified.agrees:
+        sys.exit(1)
 
 
 @main.command("study")

@@ -2,61 +2,94 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from tests.exporters.gguf.tiny import ship as ship_gguf
+from tests.exporters.gguf.tiny import write_folder
 
 from tightfit.exporters import EXPORTERS, Shipment, get_exporter
 from tightfit.spaces import InputError, Plan
 
 exporters = pytest.mark.parametrize("name", EXPORTERS)
+PLAIN_MODELS = ("tied", "fused", "untied", "conv1d")
+GGUF_MODELS = ("llama", "gpt2 untied")
+CASES = [
+    (name, model)
+    for name, exporter in EXPORTERS.items()
+    for model in (GGUF_MODELS if exporter.target else PLAIN_MODELS)
+]
+Load = Callable[..., Shipment]
 
 
-@exporters
-def test_it_writes_one_file_where_it_is_told_and_nothing_beside_it(
-    name: str, shipment: Shipment, tmp_path: Path
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Random models with weights and tokenizers."""
+    return {name: write_folder(name, tmp_path_factory.mktemp("model")) for name in GGUF_MODELS}
+
+
+@pytest.fixture
+def load(folders: dict[str, Path], make_shipment: Callable[..., Shipment]) -> Load:
+    """A random plan that an exporter can carry, by its name, the model's, and a seed."""
+
+    def make(name: str, model: str | None = None, seed: int = 0) -> Shipment:
+        if EXPORTERS[name].target is None:
+            return make_shipment(model or "tied", seed)
+        shipment = ship_gguf(folders[model or "llama"], ("Q4_0", "Q5_0", "Q8_0"), seed)
+        assert shipment.source is not None
+        geometry = shipment.space.geometry
+        importance = {linear.site: torch.ones(linear.cols) for linear in geometry.linears}
+        return replace(shipment, source=replace(shipment.source, importance=importance))
+
+    return make
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
+def test_it_writes_what_it_says_where_it_is_told_and_nothing_beside_it(
+    name: str, model: str, load: Load, tmp_path: Path
 ) -> None:
-    out = tmp_path / f"plan{EXPORTERS[name].suffix}"
-    assert get_exporter(name).export(shipment, out) == out
-    assert list(tmp_path.iterdir()) == [out]
-    assert out.stat().st_size > 0
+    out, exporter = tmp_path / f"plan{EXPORTERS[name].suffix}", get_exporter(name)
+    assert exporter.export(load(name, model), out) == out
+    assert set(tmp_path.iterdir()) == set(exporter.files(out))
+    assert all(file.stat().st_size > 0 for file in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("name", "model"), CASES)
+def test_the_same_plan_gives_the_same_bytes(name: str, model: str, load: Load, tmp_path: Path) -> None:
+    exporter, shipment = get_exporter(name), load(name, model)
+    paths = [exporter.files(exporter.export(shipment, tmp_path / part)) for part in ("one", "two")]
+    for first, second in zip(*paths, strict=True):
+        assert first.read_bytes() == second.read_bytes()
 
 
 @exporters
-def test_the_same_plan_gives_the_same_bytes(name: str, shipment: Shipment, tmp_path: Path) -> None:
-    paths = [get_exporter(name).export(shipment, tmp_path / part) for part in ("one", "two")]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
-
-
-@exporters
-def test_different_plans_give_different_files(
-    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
-) -> None:
+def test_different_plans_give_different_files(name: str, load: Load, tmp_path: Path) -> None:
     contents = {
-        get_exporter(name).export(make_shipment("tied", seed), tmp_path / str(seed)).read_bytes()
+        get_exporter(name).export(load(name, seed=seed), tmp_path / str(seed)).read_bytes()
         for seed in range(3)
     }
     assert len(contents) == 3
 
 
 @exporters
-def test_an_earlier_file_is_replaced(name: str, shipment: Shipment, tmp_path: Path) -> None:
+def test_an_earlier_file_is_replaced(name: str, load: Load, tmp_path: Path) -> None:
     out, fresh = tmp_path / "plan", tmp_path / "fresh"
     out.write_text("of an earlier run" * 10_000)
-    get_exporter(name).export(shipment, out)
-    get_exporter(name).export(shipment, fresh)
+    get_exporter(name).export(load(name), out)
+    get_exporter(name).export(load(name), fresh)
     assert out.read_bytes() == fresh.read_bytes()
 
 
 @exporters
-def test_a_plan_of_another_space_leaves_the_earlier_file_whole(
-    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
-) -> None:
-    shipment = make_shipment("tied")
-    foreign = Shipment(shipment.space, Plan(shipment.plan.choices[1:]), shipment.model)
+def test_a_plan_of_another_space_leaves_the_earlier_file_whole(name: str, load: Load, tmp_path: Path) -> None:
+    shipment = load(name)
+    foreign = replace(shipment, plan=Plan(shipment.plan.choices[1:]))
     out = tmp_path / "plan"
     out.write_text("of an earlier run")
     with pytest.raises(InputError, match="the plan has no choice for embed"):
@@ -67,28 +100,29 @@ def test_a_plan_of_another_space_leaves_the_earlier_file_whole(
 
 @exporters
 def test_a_place_that_cannot_be_written_is_refused_and_left_alone(
-    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+    name: str, load: Load, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=r"missing/plan cannot be written \(No such file or directory\)\."):
-        get_exporter(name).export(make_shipment("tied"), tmp_path / "missing" / "plan")
+        get_exporter(name).export(load(name), tmp_path / "missing" / "plan")
     for folder in (tmp_path, Path()):
         with pytest.raises(InputError, match="is a folder: name the file to write"):
-            get_exporter(name).export(make_shipment("tied"), folder)
+            get_exporter(name).export(load(name), folder)
     assert list(tmp_path.iterdir()) == []
 
 
 @exporters
 def test_a_write_that_fails_half_way_leaves_the_earlier_file_and_no_other(
-    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+    name: str, load: Load, tmp_path: Path
 ) -> None:
     resource = pytest.importorskip("resource")
+    shipment = load(name)
     out = tmp_path / "plan"
     out.write_text("of an earlier run")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))  # as if the disk were full
     try:
         with pytest.raises(InputError, match=r"plan cannot be written \(File too large\)"):
-            get_exporter(name).export(make_shipment("tied"), out)
+            get_exporter(name).export(shipment, out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert out.read_text() == "of an earlier run"
@@ -96,31 +130,73 @@ def test_a_write_that_fails_half_way_leaves_the_earlier_file_and_no_other(
 
 
 @exporters
-def test_who_is_reading_the_earlier_file_keeps_it_whole(
-    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
-) -> None:
+def test_who_is_reading_the_earlier_file_keeps_it_whole(name: str, load: Load, tmp_path: Path) -> None:
     out = tmp_path / "plan"
     out.write_text("of an earlier run")
     with out.open() as reading:
-        get_exporter(name).export(make_shipment("tied"), out)
+        get_exporter(name).export(load(name), out)
         assert reading.read() == "of an earlier run"
+
+
+@pytest.mark.parametrize("name", [name for name, exporter in EXPORTERS.items() if exporter.target])
+def test_a_plan_for_another_target_is_refused_before_anything_is_written(
+    name: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+) -> None:
+    exporter = get_exporter(name)
+    with pytest.raises(InputError) as refusal:
+        exporter.export(make_shipment("tied"), tmp_path / "plan")
+    assert str(refusal.value) == (
+        f"{exporter.tool} cannot express a plan for target any: search with target: {exporter.target}, or "
+        "export it with --to json."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name, exporter in EXPORTERS.items() if exporter.needs_source])
+def test_without_its_model_a_plan_is_refused_where_the_model_is_needed(
+    name: str, load: Load, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="comes without"):
+        get_exporter(name).export(replace(load(name), source=None), tmp_path / "plan")
+    assert list(tmp_path.iterdir()) == []
 
 
 @exporters
 def test_it_says_what_it_is(name: str) -> None:
     exporter = EXPORTERS[name]
-    assert exporter.kind in ("artefact", "recipe")
+    assert exporter.kind in ("artefact", "recipe", "document")
     assert exporter.suffix.startswith(".")
+    assert exporter.tool
+    assert 10 < len(exporter.about) < 80
+    assert json.loads(json.dumps(exporter.to_dict()))["kind"] == exporter.kind
+
+
+def test_no_two_exporters_share_a_file_or_a_word() -> None:
+    suffixes = [exporter.suffix for exporter in EXPORTERS.values()]
+    words = [word for name, exporter in EXPORTERS.items() for word in (name, *exporter.aliases)]
+    assert len(set(suffixes)) == len(suffixes)
+    assert len(set(words)) == len(words)
 
 
 def test_listing_exporters_loads_none_of_them() -> None:
     modules = sorted({exporter.function.partition(":")[0] for exporter in EXPORTERS.values()})
-    code = f"import sys, tightfit.exporters; print([m for m in [*{modules!r}, 'torch'] if m in sys.modules])"
+    heavy = ("torch", "gguf", "transformers")
+    code = f"import sys, tightfit.exporters; print([m for m in {[*modules, *heavy]!r} if m in sys.modules])"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize(("name", "hint"), [("jsno", " Did you mean 'json'?"), ("gguf9", "")])
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("jsno", " Did you mean 'json'?"),
+        ("gguf", " Did you mean 'llama.cpp'?"),
+        ("GGUF", " Did you mean 'llama.cpp'?"),
+        ("lama.cpp", " Did you mean 'llama.cpp'?"),
+        ("readme", " Did you mean 'card'?"),
+        ("onnxruntime", ""),
+    ],
+)
 def test_an_unknown_exporter_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(InputError) as refusal:
         get_exporter(name)

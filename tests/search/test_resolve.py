@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tightfit.proxies.additive import LinkAdditive
-from tightfit.search.resolve import resolve, stored_plan, stored_shipment, stored_space
+from tightfit.search.resolve import resolve, stored_plan, stored_space
 from tightfit.search.store import Store
 from tightfit.search.tables import loss_text, nats_text
 from tightfit.spaces import Budget, InfeasibleError, InputError, Plan
@@ -179,20 +179,3 @@ def test_before_the_end_the_solvers_plan_is_the_best_so_far(fake_run: Callable[.
 def test_before_solving_there_is_no_plan(fake_run: Callable[..., Store]) -> None:
     with pytest.raises(InputError, match="has no plan yet: let the search get past its solve stage"):
         stored_plan(fake_run("sense"), None)
-
-
-def test_a_plan_goes_to_an_exporter_with_its_space_and_its_model(fake_run: Callable[..., Store]) -> None:
-    store = fake_run()
-    plan = stored_plan(store, None)
-    shipment = stored_shipment(store, plan)
-    assert shipment.plan == plan
-    assert shipment.space.decisions == store.decisions()
-    assert shipment.model == {"name": "smollm2-135m-offgrid", "digest": "5f" * 32, "family": "llama"}
-
-
-def test_a_plan_of_a_run_that_has_not_loaded_its_model_is_refused(tmp_path: Path) -> None:
-    with (
-        Store.open(tmp_path / "empty" / "run.db") as store,
-        pytest.raises(InputError, match="does not say of which model yet"),
-    ):
-        stored_shipment(store, Plan(()))

@@ -139,8 +139,8 @@ WRONG_VALUES = [
     # Words.
     (f"{BUDGET}device: gpu", "device: 'gpu' is not one of auto, cpu, cuda, mps. Did you mean 'cpu'?"),
     (f"{BUDGET}device: off", "device: 'off' is not one of auto, cpu, cuda, mps."),
-    (f"{BUDGET}target: vlm", "target: no target is called 'vlm' (targets: any, vllm). Did you mean 'vllm'?"),
-    (f"{BUDGET}target: 3", "target: 3 is not one of any, vllm."),
+    (f"{BUDGET}target: vlm", "target: no target is called 'vlm' (targets: any, vllm, llama.cpp). Did you mean 'vllm'?"),
+    (f"{BUDGET}target: 3", "target: 3 is not one of any, vllm, llama.cpp."),
     # Text.
     (f"{BUDGET}model: ''", "model: '' is not text such as smollm2-135m-offgrid"),
     (f"{BUDGET}model: null", "model: null is not text"),
@@ -189,8 +189,8 @@ WRONG_VALUES = [
     (f"{BUDGET}space:", "space: null is not a mapping with keys among weights"),
     (f"{BUDGET}text: []", "text: an empty list is not a mapping with keys among source"),
     # Several keys together.
-    ("budget: {}", "budget: give at least one of weights, total or effective_bits."),
-    ("budget: {weights: null}", "budget: give at least one of weights, total or effective_bits."),
+    ("budget: {}", "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."),
+    ("budget: {weights: null}", "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."),
     ("budget: {total: 1GB}", "budget.total: also give budget.context"),
     (f"{BUDGET}text: {{source: null}}", "text: neither source nor dataset is given"),
     (f"{BUDGET}text: {{source: a.txt, dataset: {{id: b}}}}", "text: both source and dataset are given"),
@@ -239,7 +239,7 @@ def test_unknown_keys_name_the_nearest_known_one(
 def test_a_file_without_budget_says_so(refused: Callable[..., list[str]]) -> None:
     assert refused("{}") == [
         "search.yaml: budget: the key is missing; give a mapping with keys among weights, total, "
-        "effective_bits, context, batch."
+        "effective_bits, context, batch, tokens_per_second, latency."
     ]
 
 

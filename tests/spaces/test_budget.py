@@ -60,6 +60,20 @@ def test_above_the_ceiling_is_feasible(space: Callable[..., Space]) -> None:
     assert Budget(weights=10**9).check(space()) == 10**9
 
 
+def test_bounds_on_speed_alone_leave_every_byte(space: Callable[..., Space]) -> None:
+    built = space()
+    for budget in (Budget(tokens_per_second=30.0), Budget(latency=0.2)):
+        assert budget.bounds_speed
+        assert budget.check(built) == budget.limit(built) == built.ceiling
+
+
+def test_bounds_on_speed_leave_bounds_on_bytes_as_they_are(space: Callable[..., Space]) -> None:
+    built = space()
+    both = Budget(effective_bits=4.5, tokens_per_second=30.0, latency=0.2)
+    assert both.limit(built) == Budget(effective_bits=4.5).limit(built) < built.ceiling
+    assert not Budget(effective_bits=4.5).bounds_speed
+
+
 def test_refusal_names_the_bound_floor_ceiling_and_the_pins_that_raise_it(
     space: Callable[..., Space],
 ) -> None:
@@ -91,7 +105,10 @@ def test_a_cache_larger_than_the_whole_budget_is_named(space: Callable[..., Spac
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "give at least one of weights, total or effective_bits"),
+        ({}, "give at least one of weights, total, effective_bits, tokens_per_second or latency"),
+        ({"tokens_per_second": 0.0}, r"budget\.tokens_per_second must be greater than 0, but is 0"),
+        ({"latency": -0.2}, r"budget\.latency must be greater than 0, but is -0\.2"),
+        ({"weights": 10**6, "latency": math.inf}, r"budget\.latency must be .*, but is inf"),
         ({"total": 10**6}, r"budget\.total: also give budget\.context"),
         ({"weights": 0}, r"budget\.weights must be greater than 0, but is 0"),
         ({"weights": -5}, r"budget\.weights must be greater than 0, but is -5"),

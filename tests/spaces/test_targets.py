@@ -10,7 +10,7 @@ def test_every_target_is_found_by_its_own_name() -> None:
 
 
 def test_an_unknown_target_is_refused_with_the_nearest() -> None:
-    with pytest.raises(InputError, match=r"'vlm' \(targets: any, vllm\)\. Did you mean 'vllm'\?"):
+    with pytest.raises(InputError, match=r"'vlm' \(targets: any, vllm, llama\.cpp\)\. Did you mean 'vllm'\?"):
         get_target("vlm")
 
 

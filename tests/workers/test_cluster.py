@@ -180,6 +180,17 @@ def test_an_address_where_nobody_is() -> None:
             Cluster(1, f"127.0.0.1:{taken.getsockname()[1]}")
 
 
+def test_a_local_cluster_has_the_resources_that_are_asked_for() -> None:
+    with Cluster(1, resources={"bench:a tool": 1}):
+        assert ray.cluster_resources()["bench:a tool"] == 1
+        Cluster(1, resources={"bench:a tool": 1}).close()
+        for needed in ({"bench:a tool": 2}, {"bench:another": 1}):
+            name, count = next(iter(needed.items()))
+            with pytest.raises(WorkerError, match=rf"has the resource {name}.*\{{\"{name}\": {count}\}}"):
+                Cluster(1, resources=needed)
+        assert ray.is_initialized()
+
+
 @pytest.mark.parametrize("address", ["", "somewhere", "host:", ":1", "ray://host:10001", "host:port"])
 def test_what_is_no_address(address: str) -> None:
     with pytest.raises(InputError, match="must be auto or host:port"):

@@ -48,6 +48,7 @@ def test_the_marked_and_those_that_work_in_the_folder_end_and_no_others(
     marked = run(beside / "log", {**plain, MARK: str(folder)})
     untitled = run(folder / "log", {})  # as if its title had been written over its environment
     other = run(beside / "log", {**plain, MARK: str(beside)})
-    Guard(str(folder)).close()
+    with (folder / "in-use").open("w"):  # as the process that has the pool, which lives on
+        Guard(str(folder)).close()
     assert marked.wait(10) == untitled.wait(10) == -9
     assert other.poll() is None

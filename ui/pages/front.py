@@ -10,7 +10,7 @@ import gradio as gr
 from tightfit.exporters import get_exporter
 from tightfit.search.figures import Mark, front_figure
 from tightfit.search.page import tag
-from tightfit.search.resolve import stored_shipment
+from tightfit.search.shipping import stored_shipment
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow
 from tightfit.search.tables import loss_text, marks

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tightfit.search.agents import Task
+from tightfit.search.solvers import Side, least_violating, solve
 from tightfit.spaces import Space, WeightRules, build_space, get_target, read_geometry
 
 LLAMA: dict[str, Any] = {
@@ -116,6 +118,51 @@ def task_of() -> Callable[..., Task]:
         return make_task(space, int(limit)) if not losses else Task(space, int(limit), losses)
 
     return build
+
+
+def draw_side(task: Task, seed: int, share: float = 0.5) -> Side:
+    """Seconds in no order of bits: every format has its own rate, and every matrix is a little off.
+
+    Args:
+        task: the problem.
+        seed: of the rates.
+        share: of the way from the fastest plan to the plan of least loss, where the limit lies.
+    """
+    names = sorted({option.name for d in task.space.decisions for option in d.options})
+    rates = dict(zip(names, np.random.default_rng([seed, 22]).uniform(0.3, 2.0, len(names)), strict=True))
+    rows = []
+    for index, decision in enumerate(task.space.decisions):
+        rng = np.random.default_rng([seed, 23, index])
+        row = np.array([rates[option.name] for option in decision.options]) * decision.weights * 1e-9
+        rows.append(row * rng.lognormal(0, 0.1, len(row)))
+    loose = Side("budget.tokens_per_second", tuple(rows), 1.0, 1e-6, "tokens/s", per=True)
+    best = solve(task.costs, task.trusted, task.free_bytes).levels
+    fastest = least_violating(task.costs, task.trusted, task.free_bytes, [loose]).levels
+    low, high = loose.total(fastest), loose.total(best)
+    return replace(loose, limit=low + share * (high - low))
+
+
+TIMED = ("fused: half", "pinned: a tenth", "conv1d: half", "uneven: nearly all", "crossed: half")
+
+
+@pytest.fixture(params=TIMED)
+def timed_task(request: pytest.FixtureRequest) -> Task:
+    """Some spaces and budgets with a bound on seconds that the best plan by bytes alone breaks."""
+    return _timed(request.param)
+
+
+@cache
+def _timed(name: str) -> Task:
+    task = _task(name)
+    side = draw_side(task, 3)
+    assert not side.keeps(solve(task.costs, task.trusted, task.free_bytes).levels)
+    return replace(task, sides=(side,))
+
+
+@pytest.fixture
+def with_side() -> Callable[..., Task]:
+    """A task with a bound on seconds: the task, a seed and the share of the way to the best plan."""
+    return lambda task, seed=3, share=0.5: replace(task, sides=(draw_side(task, seed, share),))
 
 
 @pytest.fixture

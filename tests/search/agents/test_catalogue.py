@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.search.agents.simulation import additive, simulate
 
-from tightfit.search.agents import AGENTS, History, Task, get_agent
+from tightfit.search.agents import AGENTS, History, Mode, Task, get_agent
 from tightfit.spaces import InputError, WeightOption
 
 KINDS = {"uniform": "uniform", "mix": "mix"}
@@ -76,6 +79,46 @@ def test_where_one_plan_fits_nothing_else_is_proposed(name: str, task_of: Callab
     task = task_of("fused", 0)
     floor = (0,) * len(task.space.decisions)
     assert {proposal.levels for proposal in get_agent(name).propose(task, History(), 6)} <= {floor}
+
+
+def seconds_of(task: Task, levels: tuple[int, ...]) -> float:
+    """Seconds of a plan under the only side of a task, counted anew."""
+    (side,) = task.sides
+    return side.fixed + sum(float(side.values[i][level]) for i, level in enumerate(levels))
+
+
+@agents
+def test_every_proposal_keeps_a_bound_that_is_not_monotone_in_bits(name: str, timed_task: Task) -> None:
+    task = timed_task
+    proposals = get_agent(name).propose(task, History(), 6)
+    assert proposals or name == "mix"
+    assert get_agent(name).propose(task, History(), 6) == proposals
+    assert len({p.plan.digest for p in proposals}) == len(proposals) <= 6
+    for proposal in proposals:
+        assert proposal.weight_bytes <= task.limit
+        assert seconds_of(task, proposal.levels) <= task.sides[0].limit * (1 + 1e-8)
+        assert proposal.kind == KINDS.get(name, "searched")
+
+
+@pytest.mark.parametrize("name", [name for name in AGENTS if get_agent(name).iterative])
+@pytest.mark.parametrize("mode", ["budget", "front"])
+def test_whoever_learns_keeps_every_side_in_later_rounds(
+    name: str, mode: Mode, task_of: Callable[..., Task], with_side: Callable[..., Task]
+) -> None:
+    if (name, mode) == ("optuna:cmaes", "front"):
+        pytest.skip("refused: it cannot search a front")
+    task = replace(with_side(task_of("conv1d", 0.6)), mode=mode)
+    truth = task.losses["calibrated"]  # the trusted table is wrong, so there is something to learn
+
+    def sensitivity(levels: tuple[int, ...]) -> list[np.ndarray]:
+        return [row - row[level] for row, level in zip(truth, levels, strict=True)]
+
+    task = replace(task, sensitivity=sensitivity)
+    history = simulate(name, task, additive(replace(task, losses={"true": truth})), rounds=3, batch=6)
+    assert history.rounds(name) >= 2
+    for trial in history.trials:
+        assert trial.proposal.weight_bytes <= task.limit
+        assert seconds_of(task, trial.proposal.levels) <= task.sides[0].limit * (1 + 1e-8)
 
 
 @pytest.mark.parametrize(

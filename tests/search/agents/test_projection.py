@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any
 
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from tests.search.agents.simulation import additive
 
 from tightfit.search.agents import Task
-from tightfit.search.agents.projection import fill, project
+from tightfit.search.agents.projection import _nearest, fill, project
+from tightfit.search.solvers import Side
 from tightfit.spaces import InfeasibleError, Space, WeightRules, build_space, get_target, read_geometry
 
 CONFIG: dict[str, Any] = {
@@ -109,3 +111,73 @@ def test_what_loses_least_per_byte_is_given_up_first() -> None:
     task = Task(space, space.ceiling - 1, {"only": losses})
     lowered = [i for i, (a, b) in enumerate(zip(top, project(task, top), strict=True)) if a != b]
     assert lowered == [3]
+
+
+def brute_force(task: Task) -> list[tuple[int, ...]]:
+    """Every plan of a small space that keeps everything."""
+    sizes = [range(len(d.options)) for d in task.space.decisions]
+    return [levels for levels in itertools.product(*sizes) if task.keeps(levels)]
+
+
+SMALL = build_space(
+    read_geometry({**CONFIG, "num_hidden_layers": 1}),
+    WeightRules(
+        bits=(3, 4, 8), pin={"*.k_proj": "4b-g64-int", "*.o_proj": "8b-g64-int", "head": "4b-g64-int"}
+    ),
+    get_target("any"),
+)
+
+
+@st.composite
+def sided_cases(draw: st.DrawFn) -> tuple[Task, tuple[int, ...]]:
+    """A small task with one or two bounds that are in no order of bytes, and any plan of it."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    losses = [rng.standard_normal(len(d.options)) for d in SMALL.decisions]
+    limit = SMALL.floor + int(draw(st.floats(0, 1.1)) * (SMALL.ceiling - SMALL.floor))
+    sides = []
+    for index in range(draw(st.integers(1, 2))):
+        rows = tuple(rng.lognormal(0, 1, len(d.options)) for d in SMALL.decisions)
+        low, high = (sum(float(pick(row)) for row in rows) for pick in (np.min, np.max))
+        sides.append(Side(f"side {index}", rows, low + draw(st.floats(0, 1)) * (high - low)))
+    levels = tuple(int(rng.integers(len(d.options))) for d in SMALL.decisions)
+    return Task(SMALL, limit, {"only": losses}, sides=tuple(sides)), levels
+
+
+@given(sided_cases())
+def test_a_projected_plan_keeps_every_side_or_none_can(case: tuple[Task, tuple[int, ...]]) -> None:
+    task, levels = case
+    feasible = brute_force(task)
+    if not feasible:
+        with pytest.raises(InfeasibleError, match="keeps side"):
+            project(task, levels)
+        return
+    projected = project(task, levels)
+    assert task.keeps(projected)
+    if task.keeps(levels):
+        assert projected == levels
+    filled = fill(task, projected)
+    assert task.keeps(filled)
+    assert additive(task)(filled) <= additive(task)(projected) + 1e-12
+    assert task.floor == min(task.space.bytes_of(plan) for plan in feasible)
+
+
+@given(sided_cases())
+def test_where_single_steps_lead_nowhere_the_fewest_decisions_change(
+    case: tuple[Task, tuple[int, ...]],
+) -> None:
+    task, levels = case
+    feasible = brute_force(task)
+    if feasible:
+        nearest = _nearest(task, levels, task.limit)
+        assert task.keeps(nearest)
+        changed = [sum(a != b for a, b in zip(plan, levels, strict=True)) for plan in feasible]
+        assert sum(a != b for a, b in zip(nearest, levels, strict=True)) == min(changed)
+
+
+def test_a_plan_that_breaks_a_side_is_no_proposal() -> None:
+    rows = tuple(np.ones(len(d.options)) / len(SMALL.decisions) for d in SMALL.decisions)
+    side = Side("budget.tokens_per_second", rows, 0.5, unit="tokens/s", per=True)
+    task = Task(SMALL, SMALL.ceiling, {}, sides=(side,))
+    message = "mine: 1 tokens/s, but budget.tokens_per_second asks for at least 2 tokens/s."
+    with pytest.raises(InfeasibleError, match=re.escape(message)):
+        task.proposal((0,) * len(SMALL.decisions), "mine")

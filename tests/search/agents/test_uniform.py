@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tightfit.search.agents import History, Task, get_agent
 from tightfit.search.agents.uniform import formats, nearest_level, uniform_levels
+from tightfit.search.solvers import solve
 from tightfit.spaces import Decision, WeightOption
 
 
@@ -68,6 +70,28 @@ def test_where_no_format_fits_everywhere_the_smallest_options_do(task_of: Callab
     (proposal,) = get_agent("uniform").propose(task, History(), 6)
     assert proposal.levels == (0,) * len(task.space.decisions)
     assert proposal.kind == "uniform"
+
+
+def test_where_every_format_is_too_slow_the_fastest_plan_is_the_baseline(timed_task: Task) -> None:
+    (side,) = timed_task.sides
+    fastest = side.total(solve(timed_task.costs, list(side.values), timed_task.free_bytes).levels)
+    tight = replace(timed_task, sides=(replace(side, limit=fastest * (1 + 1e-6)),))
+    (proposal,) = get_agent("uniform").propose(tight, History(), 6)
+    assert side.total(proposal.levels) == pytest.approx(fastest)
+    assert (proposal.label, proposal.kind) == ("fastest within the budget", "uniform")
+
+
+def test_uniform_plans_that_are_too_slow_are_left_out(timed_task: Task) -> None:
+    (side,) = timed_task.sides
+    proposals = get_agent("uniform").propose(timed_task, History(), 100)
+    fitting = {
+        levels
+        for option in formats(timed_task.space)
+        if timed_task.space.bytes_of(levels := uniform_levels(timed_task.space, option)) <= timed_task.limit
+        and side.keeps(levels)
+    }
+    found = {proposal.levels for proposal in proposals if proposal.label != "fastest within the budget"}
+    assert found == fitting
 
 
 def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[..., Task]) -> None:

@@ -1,0 +1,148 @@
+"""Speed: run plans in the tool that they are for, and make tables of times from it.
+
+Every plan is written as the file that would be shipped, run, and deleted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tightfit.exporters import Shipment, Source, get_exporter
+from tightfit.proxies.latency import LatencyTable, Phase
+from tightfit.proxies.latency_design import design_plans
+from tightfit.proxies.latency_fit import fit_latency, paired_samples
+from tightfit.search.agents import Proposal
+from tightfit.search.agents.uniform import formats
+from tightfit.search.hardware import TIMES, Bound, bounds_of, speed_of, work_of
+from tightfit.search.solvers import Side
+from tightfit.search.speed import loosened, reach, sides_of
+from tightfit.search.stages.prepare import Bench
+from tightfit.spaces import Plan
+from tightfit.workers.llamacpp.bench import bench_files
+from tightfit.workers.llamacpp.speed import NoSpeed, Speed
+from tightfit.workers.llamacpp.station import measure_speeds
+
+# Plans that are timed before solving, for each format on offer; a table has a few rates per format.
+_PLANS_PER_FORMAT = 3
+_FEWEST = 12
+# A table needs so many plans.
+_LEAST_FOR_A_TABLE = 4
+
+
+def speed_sides(bench: Bench) -> tuple[Side, ...]:
+    """Return the bounds on speed as agents keep them, after timing what they need; none without bounds.
+
+    Where no plan is predicted to keep them, they are loosened to what the nearest plan reaches, and a
+    note says so: the search then goes on among the least-violating plans.
+    """
+    budget = bench.settings.budget.to_budget()
+    if not bounds_of(bench.settings):
+        return ()
+    tables = _tables(bench)
+    sides = sides_of(budget, bench.space, tables)
+    smaller = [np.array(decision.costs, dtype=np.float64) for decision in bench.space.decisions]
+    reached = reach(bench.space, bench.limit, smaller, sides)
+    bench.store.put("speed_reach", {"kept": reached.kept, "text": reached.text})
+    bench.progress.note(reached.text)
+    return sides if reached.kept else loosened(sides, reached.nearest.levels)
+
+
+def run_finalists(bench: Bench, proposals: Sequence[Proposal]) -> dict[str, Speed | NoSpeed]:
+    """Run finalists and their baselines where the settings ask for it; write what they take into the store.
+
+    Returns:
+        By the plan's digest; empty where the settings ask for nothing.
+    """
+    if not (bench.settings.validation.hardware or bounds_of(bench.settings)):
+        return {}
+    # The uniform baseline first: all others are compared with it.
+    ordered = sorted(proposals, key=lambda p: ("uniform", "mix", "searched").index(p.kind))
+    found = _run(bench, [proposal.plan for proposal in ordered], "hardware", "running finalists in llama.cpp")
+    timed = {digest: speed for digest, speed in found.items() if isinstance(speed, Speed)}
+    held = bench.store.get_fit("latency_design")
+    if held is None and len(timed) >= _LEAST_FOR_A_TABLE:
+        for phase, table in _fit(bench, [p.plan for p in ordered if p.plan.digest in timed], timed).items():
+            bench.store.add_fit(f"latency_{phase}", table.to_dict())
+    return found
+
+
+def within_bounds(bench: Bench, found: dict[str, Speed | NoSpeed]) -> dict[str, float]:
+    """Return by how much a measured plan misses the bounds on speed, relative; 0 where it keeps them."""
+    bounds = bounds_of(bench.settings)
+    return {digest: _excess(bounds, speed) for digest, speed in found.items()}
+
+
+def _excess(bounds: Sequence[Bound], speed: Speed | NoSpeed) -> float:
+    if isinstance(speed, NoSpeed):
+        return float("inf")
+    return max([0.0, *(bound.excess(speed) for bound in bounds)])
+
+
+def _tables(bench: Bench) -> dict[Phase, LatencyTable]:
+    """Time designed plans and fit a table of times to each phase."""
+    count = max(_FEWEST, _PLANS_PER_FORMAT * len(formats(bench.space)))
+    levels = design_plans(bench.space, count, bench.settings.seed)
+    plans = [bench.space.plan(each) for each in levels]
+    found = _run(bench, plans, "latency_design", "timing formats in llama.cpp")
+    timed = {digest: speed for digest, speed in found.items() if isinstance(speed, Speed)}
+    tables = _fit(bench, [plan for plan in plans if plan.digest in timed], timed)
+    for phase, table in tables.items():
+        bench.store.add_fit(f"latency_{phase}", table.to_dict())
+    return tables
+
+
+def _fit(bench: Bench, plans: Sequence[Plan], speeds: dict[str, Speed]) -> dict[Phase, LatencyTable]:
+    tables: dict[Phase, LatencyTable] = {}
+    options = [bench.space.site_options(plan) for plan in plans]
+    for phase in TIMES:
+        seconds = np.array([TIMES[phase](speeds[plan.digest]) for plan in plans])
+        samples = paired_samples(options, seconds)
+        tokens = bench.settings.validation.prompt if phase == "prompt" else 1
+        baseline = float(np.median(seconds[0]))
+        tables[phase] = fit_latency(bench.space.geometry, samples, baseline, phase, tokens)
+    return tables
+
+
+def _run(bench: Bench, plans: Sequence[Plan], key: str, what: str) -> dict[str, Speed | NoSpeed]:
+    """Run plans unless the store has the very same bench already."""
+    work = work_of(bench.settings)
+    held: dict[str, Any] = bench.store.get_fit(key) or {}
+    wanted = [plan.digest for plan in plans]
+    if held.get("work") != work or [row["digest"] for row in held.get("runs", [])] != wanted:
+        found = _measure(bench, plans, what)
+        rows = [{"digest": d, **asdict(s)} for d, s in zip(wanted, found, strict=True)]
+        held = {"work": work, "runs": rows}
+        bench.store.add_fit(key, held)
+    return {row["digest"]: speed_of(row) for row in held["runs"]}
+
+
+def _measure(bench: Bench, plans: Sequence[Plan], what: str) -> list[Speed | NoSpeed]:
+    folder = bench.store.path.parent / "hardware"
+    folder.mkdir(exist_ok=True)
+    asked = bench.settings.validation
+    files: list[Path] = []
+    try:
+        with bench.progress.stage("speed", "writing files for llama.cpp") as tick:
+            for done, plan in enumerate(plans, 1):
+                files.append(_write(bench, plan, folder / f"{plan.digest[:16]}.gguf"))
+                tick(done, len(plans))
+        with bench.progress.stage("speed", what) as tick:
+            if bench.settings.workers.address is None:
+                return bench_files(files, asked.prompt, asked.generate, asked.rounds, tick=tick)
+            address = bench.settings.workers.address
+            return measure_speeds(files, asked.prompt, asked.generate, asked.rounds, address, tick=tick)
+    finally:
+        for file in files:
+            file.unlink(missing_ok=True)
+
+
+def _write(bench: Bench, plan: Plan, file: Path) -> Path:
+    model = bench.store.get("model")
+    source = Source(bench.recipe.folder, bench.evaluator.packed, bench.evaluator.importance)
+    named = {key: model[key] for key in ("name", "digest", "family")}
+    return get_exporter("llama.cpp").export(Shipment(bench.space, plan, named, source), file)
