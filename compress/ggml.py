@@ -55,7 +55,7 @@ def quantize_ggml(weight: Tensor, option: GgmlOption, importance: Tensor | None)
 
 
 def dequantize_ggml(codes: Tensor, option: GgmlOption, cols: int) -> Tensor:
-    """Return the float32 matrix (rows, cols) that llama.cpp reads from what :func:`quantize_ggml` returned."""
+    """Return the float32 matrix (rows, cols) that llama.cpp reads from what :func:`quantize_ggml` made."""
     if not option.quantized:
         return codes.float()
     import libgguf

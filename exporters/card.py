@@ -142,11 +142,14 @@ def _certainty(shipment: Shipment) -> Iterator[str]:
 
 
 def _hardware(shipment: Shipment) -> Iterator[str]:
-    rows: Sequence[Mapping[str, Any]] = shipment.facts.get("hardware", ())
-    if rows:
+    hardware: Mapping[str, Any] | None = shipment.facts.get("hardware")
+    if hardware:
         yield "## How fast it is"
         yield ""
-        yield from _table(tuple(rows[0]), [tuple(_safe(value) for value in row.values()) for row in rows])
+        first, *rivals = [[_safe(cell) for cell in row] for row in hardware["rows"]]
+        yield from _table(hardware["header"], [["**this plan**", *first[1:]], *rivals])
+        yield ""
+        yield _safe(hardware["setting"]) + "."
 
 
 def _files(shipment: Shipment) -> Iterator[str]:

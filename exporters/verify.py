@@ -111,16 +111,21 @@ class ReadBack:
         return "\n".join([*lines, *(f"warning: {warning}" for warning in self.warnings)])
 
 
-def read_back(file: Path, shipment: Shipment) -> ReadBack:
+def read_back(file: Path, shipment: Shipment, reader: GGUFReader | None = None) -> ReadBack:
     """Compare every tensor of a GGUF file with a plan.
 
     Where the shipment has a source, the bytes of every tensor are compared with those that were measured.
+
+    Args:
+        file: what was exported.
+        shipment: the plan, with its source where there is one.
+        reader: of the file, from :func:`open_gguf`, which takes a while where the vocabulary is large.
 
     Raises:
         InputError: this is no whole GGUF file, the plan is not one of the space, or llama.cpp does not
             know the family.
     """
-    reader = open_gguf(file)
+    reader = reader or open_gguf(file)
     expected = {tensor.name: tensor for tensor in expected_tensors(shipment)}
     found = {tensor.name: tensor for tensor in reader.tensors if tensor.name not in _ROPE}
     findings = [_judge(reader, tensor, found.get(name)) for name, tensor in expected.items()]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tightfit.search.speed_tables import HEADER, setting, speed_cells
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow, Summary, summarize
 from tightfit.search.tables import loss_text, perplexity_text
@@ -42,6 +43,7 @@ def card_facts(store: Store, plan: Plan, model: Mapping[str, Any]) -> dict[str, 
         "license": read_license(Path(model["folder"])) if model.get("folder") else None,
         "text": _text(summary, front),
         "losses": _losses(front, plan.digest),
+        "hardware": _hardware(summary, plan.digest),
         "trust": [list(topic) for topic in trust(summary)],
         "versions": {key: identity[key] for key in _VERSIONS if key in identity},
         "settings": dict(summary.settings or {}),
@@ -80,6 +82,16 @@ def _losses(front: Front | None, digest: str) -> list[dict[str, Any]]:
     rivals = [row for row in front.rows if row.kind != "searched" and row.digest != digest]
     rivals.sort(key=lambda row: row.measured.kl)
     return [_loss(row, own) for row in (own, *rivals[:MOST_BASELINES])]
+
+
+def _hardware(summary: Summary, digest: str) -> dict[str, Any] | None:
+    """What running the plan in its tool gave, beside the baselines; None where it was not run."""
+    own = [row for row in summary.speeds if row.digest == digest]
+    if not own:
+        return None
+    rivals = [row for row in summary.speeds if row.kind != "searched" and row.digest != digest]
+    rows = [speed_cells(row, summary) for row in (*own, *rivals[:MOST_BASELINES])]
+    return {"header": list(HEADER), "rows": [list(row) for row in rows], "setting": setting(summary)}
 
 
 def _loss(row: PlanRow, own: PlanRow) -> dict[str, Any]:

@@ -85,7 +85,8 @@ class LossCheck:
             f"KL in llama.cpp {loss_text(measured.kl, measured.kl_se if known else None)} nats/token, "
             f"{source} {loss_text(reported.kl, reported.kl_se if known else None)}"
         )
-        difference = loss_text(paired.difference, paired.se if known else None)
+        # In powers of ten, since it may be smaller than its error by orders of magnitude.
+        difference = f"{paired.difference:+.1e} ± {f'{paired.se:.1e}' if known else '?'}"
         return f"{line}\npaired difference {difference}: {self._verdict()}"
 
     def _verdict(self) -> str:
@@ -160,10 +161,9 @@ def verify_file(
     reader = open_gguf(file)
     digest = digest or stated(reader, PLAN_KEY)
     folder = find_run(run, digest, stated(reader, MODEL_KEY))
-    del reader  # it maps the file
     with Store.open(folder, mode="ro") as store:
         plan = stored_plan(store, digest)
-        read = read_back(file, stored_shipment(store, plan, source=True))
+        read = read_back(file, stored_shipment(store, plan, source=True), reader)
         if not read.agrees or not loss:
             return Verification(read)
         progress = progress or Progress()
@@ -236,7 +236,11 @@ def find_run(run: Path, digest: str | None, model: str | None = None) -> Path:
 
 
 def _holds(folder: Path, digest: str, model: str | None) -> bool:
-    with Store.open(folder, mode="ro") as store:
+    try:
+        store = Store.open(folder, mode="ro")
+    except InputError:  # a damaged run hides no other
+        return False
+    with store:
         if model and not str((store.get("model") or {}).get("digest", "")).startswith(model):
             return False
         return any(held.startswith(digest) for held in store.plans())

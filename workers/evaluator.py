@@ -17,6 +17,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
+from tightfit.compress.activations import rounded_inputs
 from tightfit.compress.threads import one_thread
 from tightfit.spaces import Option
 from tightfit.workers.measurement import DocumentLoss, Measurement
@@ -151,7 +152,8 @@ class Evaluator:
         self._apply(options)
         documents: dict[str, DocumentLoss] = {}
         divergences = []
-        with one_thread():
+        model, geometry = self.replica.model, self.replica.geometry
+        with one_thread(), rounded_inputs(model, geometry, options):
             scored = list(self._threads.map(self._score, windows, reference))
         for window, (loss, divergence) in zip(windows, scored, strict=True):
             divergences.append(divergence)

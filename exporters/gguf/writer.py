@@ -45,7 +45,7 @@ def export(shipment: Shipment, out: Path) -> Path:
             prepare(shipment).write(file)
         os.replace(partial, out)
     except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}).") from error
+        raise InputError(f"{out} cannot be written ({error.strerror or error}).") from error
     finally:
         partial.unlink(missing_ok=True)
     return out

@@ -6,6 +6,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 
+from tightfit.search.solvers._quiet import quiet
 from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 
@@ -34,13 +35,17 @@ def solve_milp(
     choose_one = csr_array((np.ones(len(rows)), (rows, columns)), shape=(len(table.counts), len(rows)))
     # Bytes in units of the room: HiGHS is exact to some 1e-6, so the plan is counted again below.
     within = csr_array(above[rows, options][None] / max(room, 1))
-    answer = milp(
-        losses / scale,
-        constraints=[LinearConstraint(choose_one, 1, 1), LinearConstraint(within, -np.inf, 1 if room else 0)],
-        integrality=np.ones(len(rows)),
-        bounds=Bounds(0, 1),
-        options={"mip_rel_gap": tolerance / 2, "node_limit": nodes},
-    )
+    with quiet():
+        answer = milp(
+            losses / scale,
+            constraints=[
+                LinearConstraint(choose_one, 1, 1),
+                LinearConstraint(within, -np.inf, 1 if room else 0),
+            ],
+            integrality=np.ones(len(rows)),
+            bounds=Bounds(0, 1),
+            options={"mip_rel_gap": tolerance / 2, "node_limit": nodes},
+        )
     bound = -np.inf if answer.mip_dual_bound is None else (answer.mip_dual_bound - _ERROR) * scale
     bound = max(bound, known.bound)
     if answer.x is not None:

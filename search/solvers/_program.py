@@ -9,6 +9,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, linprog, milp
 from scipy.sparse import csr_array
 
+from tightfit.search.solvers._quiet import quiet
 from tightfit.search.solvers._sides import Side, keeps_all
 from tightfit.search.solvers._table import Floats, Ints, Table
 
@@ -105,13 +106,14 @@ class Program:
         )
         low, high = np.zeros(count + free), np.ones(count + free)
         low[count:], high[count:] = -np.inf, np.inf
-        return milp(
-            goal,
-            constraints=[LinearConstraint(choose, 1, 1), *limits],
-            integrality=np.arange(count + free) < count,
-            bounds=Bounds(low, high),
-            options=options,
-        )
+        with quiet():
+            return milp(
+                goal,
+                constraints=[LinearConstraint(choose, 1, 1), *limits],
+                integrality=np.arange(count + free) < count,
+                bounds=Bounds(low, high),
+                options=options,
+            )
 
     def _levels(self, x: Floats) -> Ints:
         chosen = np.full(self.table.costs.shape, -1.0)

@@ -59,7 +59,11 @@ FACTS: dict[str, Any] = {
     "settings": {"model": "smollm2-135m-offgrid", "seed": 0},
     "verify": "--plan aaaa --run runs/demo",
     "files": [{"name": "model.gguf", "bytes": 81_000_000, "sha256": "cc" * 32}],
-    "hardware": [{"machine": "laptop", "generation": "41.2 tokens/s"}],
+    "hardware": {
+        "header": ["run in llama.cpp", "tokens/s"],
+        "rows": [["exact (chosen)", "41.2 ± 0.3"], ["uniform Q4_K", "38.0 ± 0.2"]],
+        "setting": "one thread of a laptop",
+    },
 }
 HEADINGS = [
     "What is stored how",
@@ -143,15 +147,21 @@ def test_bytes_by_kind_of_layer_add_up_to_the_weights(shipment: Shipment) -> Non
 
 def test_losses_stand_beside_the_baselines_with_their_errors(gguf_shipment: Shipment) -> None:
     card = describe(gguf_shipment)
-    assert cells(card, r"\*\*this plan\*\*".replace("\\", ""))[3:] == [
-        "0.0311 ± 0.0012",
-        "",
-        "27.10",
-        "91.2%",
-    ]
-    assert cells(card, r"uniform Q4\_K")[1:] == [
+    losses = card.split("## What it loses")[1].split("##")[0]
+    assert cells(losses, "**this plan**")[3:] == ["0.0311 ± 0.0012", "", "27.10", "91.2%"]
+    assert cells(losses, r"uniform Q4\_K")[1:] == [
         "79,100,000", "4.500", "0.0402 ± 0.0015", "0.0091 ± 0.0004", "27.60", "89.7%",
     ]  # fmt: skip
+
+
+def test_speeds_stand_beside_those_of_the_baselines(gguf_shipment: Shipment) -> None:
+    section = describe(gguf_shipment).split("## How fast it is\n")[1].split("##")[0]
+    assert section.strip().splitlines()[2:] == [
+        "| **this plan** | 41.2 ± 0.3 |",
+        r"| uniform Q4\_K | 38.0 ± 0.2 |",
+        "",
+        "one thread of a laptop.",
+    ]
 
 
 def test_it_says_whether_the_file_or_only_the_plan_was_measured(
@@ -180,6 +190,7 @@ def test_words_of_others_stay_words(gguf_shipment: Shipment, nasty: str) -> None
         "text": {**FACTS["text"], "source": nasty},
         "losses": [{**row, "label": nasty} for row in FACTS["losses"]],
         "trust": [[nasty, nasty]],
+        "hardware": {**FACTS["hardware"], "rows": [[nasty, nasty]] * 2, "setting": nasty},
         "settings": {"model": nasty},
     }
     card = describe(replace(gguf_shipment, model=model, facts=facts))
@@ -189,5 +200,5 @@ def test_words_of_others_stay_words(gguf_shipment: Shipment, nasty: str) -> None
     assert len(re.findall(r"^```", card, re.MULTILINE)) == 4
     assert len(re.findall(r"^# ", card, re.MULTILINE)) == 2  # the title, and the comment in the settings
     columns = {len(re.split(r"(?<!\\)\|", line)) for line in card.splitlines() if line.startswith("| **this")}
-    assert columns == {9}
+    assert columns == {9, 4}
     assert yaml.safe_load(card.split("---\n")[1]).keys() == {"tags"}

@@ -171,6 +171,12 @@ def test_it_says_what_it_is(name: str) -> None:
     assert json.loads(json.dumps(exporter.to_dict()))["kind"] == exporter.kind
 
 
+@exporters
+def test_the_guide_lists_it(name: str) -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
+    assert f"\n| `{name}` | {EXPORTERS[name].kind} | " in guide
+
+
 def test_no_two_exporters_share_a_file_or_a_word() -> None:
     suffixes = [exporter.suffix for exporter in EXPORTERS.values()]
     words = [word for name, exporter in EXPORTERS.items() for word in (name, *exporter.aliases)]

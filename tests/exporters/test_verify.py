@@ -17,7 +17,7 @@ from tightfit.exporters.gguf import export
 from tightfit.exporters.verify import ReadBack, open_gguf, read_back
 from tightfit.spaces import InputError
 
-TYPES = ("Q4_0", "Q5_0", "Q8_0", "F16", "F32")
+TYPES = ("Q4_0", "Q5_0", "Q8_0", "BF16", "F16", "F32")
 # One of every family, with and without biases, tied and untied.
 MODELS = (
     "llama, llama3",

@@ -62,9 +62,8 @@ def test_an_exported_file_loses_in_llama_cpp_what_was_reported(shipped_run: Path
     assert loss.stored
     assert loss.reported.split == "holdout"
     assert loss.measured.plan == verified.read_back.plan
-    # llama.cpp rounds activations to 8 bits as well, so the same weights lose a little more.
-    assert loss.measured.kl == pytest.approx(loss.reported.kl, rel=0.15)
-    assert loss.measured.kl != loss.reported.kl
+    assert loss.measured.kl == pytest.approx(loss.reported.kl, rel=0.02)
+    assert loss.measured.kl != loss.reported.kl  # it really comes from another program
     assert verified.render().endswith(f"verified: model.gguf carries out plan {loss.measured.plan[:12]}")
     data = json.loads(json.dumps(verified.to_dict()))
     assert data["agrees"] is True
@@ -158,12 +157,14 @@ def test_the_run_is_found_among_others_by_plan_and_model(run: Path, file: Path, 
     with Store.open(other) as store:
         store.put("model", {**store.get("model"), "digest": "ab" * 32})
     plan, model = (str(GGUFReader(file).fields[f"tightfit.{key}"].contents()) for key in ("plan", "model"))
+    run.with_name("broken").mkdir()
+    run.with_name("broken").joinpath("run.db").write_bytes(b"no database" * 100)
     assert find_run(run.parent, plan, model) == run
     assert find_run(run.parent, plan[:8], "ab" * 32) == other
     assert find_run(run, None) == run
     with pytest.raises(InputError, match=r"2 runs in .* hold plan .*other, .*tiny\): name one with --run"):
         find_run(run.parent, plan)
-    with pytest.raises(InputError, match=r"none of the 2 runs in .* holds plan 'ffff' of this model"):
+    with pytest.raises(InputError, match=r"none of the 3 runs in .* holds plan 'ffff' of this model"):
         find_run(run.parent, "ffff", model)
     with pytest.raises(InputError, match="the file names no plan"):
         find_run(run.parent, None)

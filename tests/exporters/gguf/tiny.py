@@ -46,6 +46,7 @@ _LLAMA3 = {
 }
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
 _SQUARE = {"head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 20}
+_CAPS = {"attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}
 _TURNS = ["full_attention", "sliding_attention", "full_attention"]
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": True}),
@@ -64,7 +65,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32}),
     "gemma": ("gemma", {"head_dim": 32}),
     "gemma2": ("gemma2", _SQUARE),
-    "gemma2 in other turns": ("gemma2", {**_SQUARE, "layer_types": _TURNS}),
+    "gemma2 in other turns": ("gemma2", {**_SQUARE, **_CAPS, "layer_types": _TURNS}),
     "gemma3": ("gemma3_text", {**_SQUARE, "num_hidden_layers": 7}),
     "gemma3 in other turns, linear": (
         "gemma3_text",
@@ -73,7 +74,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": _TURNS,
             "rope_parameters": {
                 "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
             },
         },
     ),

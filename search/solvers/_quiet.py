@@ -1,0 +1,32 @@
+"""Keeping the standard output clean of what HiGHS prints, whatever it is told about printing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Send what C code prints to the standard error instead: commands print JSON on the standard output.
+
+    HiGHS leaves a line now and then, such as ``transformNewIntegerFeasibleSolution``, from a place that
+    looks at no option. Where there is no C library to flush, it is let through.
+    """
+    if os.name != "posix":
+        yield
+        return
+    library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    library.fflush(None)
+    own = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        library.fflush(None)
+        os.dup2(own, 1)
+        os.close(own)
