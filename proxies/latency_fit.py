@@ -5,13 +5,16 @@ cancel in the ratio. The ratios are
 
     r = f + Σ κ(type, shape) · work,    κ(type, shape) = ρ(type) + o(shape) + d(type, shape),
 
-with everything but the offsets o and d at least 0. There are far more classes than plans, so each is
+with f at least 0 and every rate κ and ρ greater than 0. There are far more classes than plans, so each is
 drawn towards its parent: d and o towards 0, ρ towards one rate for all formats. That is ridge regression
 (Hoerl & Kennard, *Technometrics* 12, 1970) with the parents as further unknowns, and a bounded
 least-squares problem in all (Stark & Parker, *Computational Statistics* 10, 1995). How far a class may
 stray is chosen by the leave-one-out errors of the regression without bounds, which are exact without
 fitting again (Allen's PRESS, *Technometrics* 16, 1974). A class that no plan contained so has its
 format's rate, and a format that none contained the rate of all.
+
+Every plan multiplies every matrix, so time per product and fixed time are told apart by shrinkage alone.
+No prediction suffers from it but that of formats that were never seen.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ _FEW_MIXED = 3  # plans of several formats, for errors that are theirs alone
 _FLOOR = 0.003  # least standard error of a ratio: how well the sum over classes holds at best
 _UNKNOWN = 0.03  # noise of a ratio that was measured once
 # How far formats stray from one rate, and how far shapes, and classes from their format, may; relative.
-_TYPE = 1.0
+_TYPE = 0.5
+_LEAST = 0.05  # of a rate, relative to the common one: time per product is hardly told from fixed time
 _STRAYS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
 
@@ -161,8 +165,8 @@ class _Problem:
         rows, values = self._rows(plans)
         stray = min(_STRAYS, key=lambda stray: self._press(rows, values, stray))
         penalties = self._penalties(stray)
-        low = np.zeros(rows.shape[1])
-        low[self._shape_columns] = -np.inf
+        low = np.full(rows.shape[1], _LEAST * self.rate)
+        low[0], low[self._shape_columns] = 0.0, -np.inf
         whole = np.concatenate([rows, penalties])
         goal = np.concatenate([values, np.zeros(len(penalties))])
         answer: Floats = lsq_linear(whole, goal, bounds=(low, np.inf), method="bvls").x
@@ -170,8 +174,7 @@ class _Problem:
 
     def predict(self, unknowns: Floats, plans: np.ndarray) -> Floats:
         """Return the ratios of some of the plans."""
-        rates = np.maximum(unknowns[self._class_columns], 0.0)
-        return np.asarray(unknowns[0] + self.work[plans] @ rates)
+        return np.asarray(unknowns[0] + self.work[plans] @ unknowns[self._class_columns])
 
     def table(self, unknowns: Floats, seconds: float, error: float) -> LatencyTable:
         """Turn ratios into seconds, and rates per whole work of the first plan into rates per unit."""

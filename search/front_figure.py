@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import plotly.graph_objects as go
 
@@ -81,10 +82,10 @@ def front_figure(
                 figure.add_trace(trace.update(legendgroup=kind, showlegend=not dominated or kind not in best))
     chosen = [row for row in rows if row.chosen]
     if chosen:
-        figure.add_trace(_ring("chosen", CHOSEN, "circle-open", chosen[0].digest, *_place(chosen[0], floor)))
+        figure.add_trace(ring("chosen", chosen[0].digest, *_place(chosen[0], floor)))
     if marked:
         x, y = marked.bytes / MIB, max(marked.loss, floor)
-        figure.add_trace(_ring("selected", SELECTED, "square-open", marked.digest, x, y))
+        figure.add_trace(ring("selected", marked.digest, x, y))
     xs, ys = _window(rows, predicted, limit, floor, marked)
     figure.update_layout(layout(480, showlegend=True))
     figure.update_xaxes(axis("weights, MiB", range=xs))
@@ -156,7 +157,9 @@ def _place(row: PlanRow, floor: float) -> tuple[float, float]:
     return row.bytes / MIB, max(row.measured.kl, floor)
 
 
-def _ring(name: str, colour: str, symbol: str, digest: str, x: float, y: float) -> go.Scatter:
+def ring(name: Literal["chosen", "selected"], digest: str, x: float, y: float) -> go.Scatter:
+    """Return a ring around the point of the chosen plan, or a box around the one that is looked at."""
+    colour, symbol = (CHOSEN, "circle-open") if name == "chosen" else (SELECTED, "square-open")
     return go.Scatter(
         x=[x],
         y=[y],

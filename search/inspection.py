@@ -9,6 +9,7 @@ from typing import Any
 
 from tightfit.search.agents.uniform import formats, uniform_levels
 from tightfit.search.facts import SpaceFacts
+from tightfit.search.hardware import bounds_of
 from tightfit.search.settings import Settings
 from tightfit.search.tables import feasible_range, render_table
 from tightfit.spaces import (
@@ -92,6 +93,7 @@ def _budget_text(settings: Settings) -> str:
     parts = [f"{key} {format_size(size)}" for key, size in sizes if size is not None]
     numbers = [("effective_bits", budget.effective_bits), ("context", budget.context)]
     parts += [f"{key} {number}" for key, number in numbers if number is not None]
+    parts += [bound.asked for bound in bounds_of(settings)]
     return ", ".join(parts + [f"batch {budget.batch}"] * (budget.batch > 1))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
 from tightfit.search.maps import Cell, SiteMap
@@ -48,9 +49,15 @@ def sensitivity_figure(sites: SiteMap) -> go.Figure:
 
 
 def plan_figure(sites: SiteMap) -> go.Figure:
-    """Draw a plan: the bits of every matrix, printed and coloured; the brighter, the more bits."""
+    """Draw a plan: the bits of every matrix, printed and coloured; the brighter, the more bits.
+
+    A plan for llama.cpp has its types printed, and is coloured by the bits that they store.
+    """
+    cells = _all(sites)
+    if any(cell.type for cell in cells):
+        return _type_figure(sites)
     widths = list(BITS_COLOURS)
-    used = sorted({cell.bits for cell in _all(sites)})
+    used = sorted({cell.bits for cell in cells})
     figure = _heat_map(
         sites, lambda cell: float(widths.index(cell.bits)), lambda cell: str(cell.bits), _plan_hover
     )
@@ -61,9 +68,40 @@ def plan_figure(sites: SiteMap) -> go.Figure:
             "cmax": len(widths) - 0.5,
             "showscale": False,
         },
-        annotations=_bits_key(used),
+        annotations=[_key("bits:  " + _squares({str(bits): BITS_COLOURS[bits] for bits in used}, 8))],
     )
     return figure
+
+
+def _type_figure(sites: SiteMap) -> go.Figure:
+    used = {cell.type: cell.stored for cell in _all(sites) if cell.type and cell.stored}
+    types = sorted(used, key=lambda name: (used[name], name))
+    figure = _heat_map(
+        sites,
+        lambda cell: _brightness(cell.stored) if cell.stored else None,
+        lambda cell: cell.type or cell.option,
+        _plan_hover,
+    )
+    colours = list(BITS_COLOURS.values())
+    scale = [(i / (len(colours) - 1), colour) for i, colour in enumerate(colours)]
+    figure.update_layout(
+        coloraxis={"colorscale": scale, "cmin": 0, "cmax": len(colours) - 1, "showscale": False},
+        annotations=[_key(_squares({name: bits_colour(used[name]) for name in types}, 4))],
+    )
+    return figure
+
+
+def _brightness(bits: float) -> float:
+    """Where stored bits per weight lie between the widths that have colours, counted in widths."""
+    return float(np.interp(bits, list(BITS_COLOURS), range(len(BITS_COLOURS))))
+
+
+def bits_colour(bits: float) -> str:
+    """Return the colour of stored bits per weight, between those of the widths around it."""
+    place, colours = _brightness(bits), list(BITS_COLOURS.values())
+    low = min(int(place), len(colours) - 2)
+    pairs = [(int(colours[low][i : i + 2], 16), int(colours[low + 1][i : i + 2], 16)) for i in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (place - low) * (b - a)):02X}" for a, b in pairs)
 
 
 _BAR: dict[str, Any] = {
@@ -145,22 +183,26 @@ def _trace(
     )
 
 
-def _bits_key(used: Sequence[int]) -> list[dict[str, Any]]:
-    """The widths that the plan uses, as coloured labels where the other map has its colour bar."""
-    words = "  ".join(f"<span style='color:{BITS_COLOURS[bits]}'>■</span> {bits}" for bits in used)
-    return [
-        {
-            "text": f"bits:  {words}",
-            "x": 0.5,
-            "y": 0,
-            "xref": "paper",
-            "yref": "paper",
-            "xanchor": "center",
-            "yanchor": "top",
-            "yshift": -14,
-            "showarrow": False,
-        }
-    ]
+def _key(words: str) -> dict[str, Any]:
+    """What the plan uses, as coloured labels where the other map has its colour bar."""
+    return {
+        "text": words,
+        "x": 0.5,
+        "y": 0,
+        "xref": "paper",
+        "yref": "paper",
+        "xanchor": "center",
+        "yanchor": "top",
+        "yshift": -14,
+        "showarrow": False,
+    }
+
+
+def _squares(colours: Mapping[str, str], per_line: int) -> str:
+    """Names with a square of their colour before them, so many a line that a phone shows them all."""
+    words = [f"<span style='color:{colour}'>■</span> {name}" for name, colour in colours.items()]
+    lines = [words[i : i + per_line] for i in range(0, len(words), per_line)]
+    return "<br>".join("  ".join(line) for line in lines)
 
 
 def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
@@ -186,7 +228,7 @@ def _sensitivity_hover(cell: Cell) -> str:
 
 
 def _plan_hover(cell: Cell) -> str:
-    return _head(cell)
+    return _head(cell) + (f": {plain(cell.stored)} stored bits per weight" if cell.stored else "")
 
 
 def _head(cell: Cell) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tightfit.search.records import Score, Site
-from tightfit.spaces import Decision, Option, Plan
+from tightfit.spaces import Decision, GgmlOption, Option, Plan
 
 SENSITIVITY_KINDS = {
     "calibrated": "one backward pass, calibrated by losses measured one decision at a time",
@@ -23,7 +23,10 @@ class Cell:
 
     Attributes:
         decision: name of the decision that governs it; fused matrices share theirs.
+        bits: nominal bits per weight.
         loss: nats per token when only that decision takes the option; None in a map of a plan.
+        type, stored: of a type of llama.cpp its name, and its bits per weight with scales: several share
+            their nominal bits. None for other options.
     """
 
     site: str
@@ -32,6 +35,8 @@ class Cell:
     bits: int
     loss: float | None = None
     se: float | None = None
+    type: str | None = None
+    stored: float | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +169,10 @@ def _common_option(options: Sequence[Option], plan: Plan | None) -> Option:
 
 def _cell(site: Site, option: Option, score: Score | None = None) -> Cell:
     loss, se = (score.value, score.se) if score else (None, None)
-    return Cell(site.name, site.decision, option.name, option.bits, loss, se)
+    cell = Cell(site.name, site.decision, option.name, option.bits, loss, se)
+    if isinstance(option, GgmlOption):
+        return replace(cell, type=option.type, stored=8 * option.block_bytes / option.block)
+    return cell
 
 
 def _lay_out(sites: Sequence[Site], cell: Callable[[Site], Cell | None], what: str) -> SiteMap:

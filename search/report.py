@@ -22,6 +22,7 @@ from tightfit.search.report_results import (
     tiles,
     verdict,
 )
+from tightfit.search.report_speed import speed_section
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
 
@@ -51,6 +52,7 @@ def render_report(summary: Summary) -> str:
         tiles(summary),
         front_section(summary),
         comparison_section(summary),
+        speed_section(summary),
         maps_section(summary),
         trust_section(summary),
         memory_section(summary),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tightfit.search.figures import front_figure, plan_figure, sensitivity_figure
 from tightfit.search.maps import SiteMap
 from tightfit.search.page import Html, escaped, figure, join, section, table, tag
+from tightfit.search.report_speed import budget_text, speed_facts
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, shown_rows
 from tightfit.search.words import comparison
@@ -23,8 +24,8 @@ def header(summary: Summary, name: str) -> Html:
         facts.append(f"{model.layers} layers")
     if model and model.family:
         facts.append(f"{model.family} family")
-    if summary.budget:
-        facts.append(f"budget {summary.budget}")
+    if budget := budget_text(summary):
+        facts.append(f"budget {budget}")
     facts.append(f"run {summary.name}")
     return tag(
         "header",
@@ -43,7 +44,9 @@ def verdict(summary: Summary) -> Html:
         return tag("div", tag("p", words), class_="verdict", role="status")
     good = result.fits and result.agrees is not False
     notes = []
-    if result.fits is False:
+    if result.too_slow:
+        notes.append("The plan misses the bound on speed, and no plan that was run keeps it.")
+    if result.fits is False and (not result.too_slow or _too_large(summary)):
         notes.append("The plan does not keep the budget.")
     if result.offered and result.offered != result.chosen:
         notes.append(
@@ -56,6 +59,11 @@ def verdict(summary: Summary) -> Html:
         class_=f"verdict {'good' if good else 'bad'}",
         role="status",
     )
+
+
+def _too_large(summary: Summary) -> bool:
+    counted = summary.result.recounted_bytes if summary.result else None
+    return counted is not None and summary.limit is not None and counted > summary.limit
 
 
 def tiles(summary: Summary) -> Html | None:
@@ -81,6 +89,7 @@ def tiles(summary: Summary) -> Html | None:
     if baseline and baseline.digest != row.digest and baseline.measured.kl > 0:
         ratio = measured.kl / baseline.measured.kl
         shown.append(_tile("KL ÷ best baseline", f"{ratio:.3f}", "×", baseline.label))
+    shown += [_tile(*facts) for facts in speed_facts(summary, row.digest)]
     return tag("dl", *shown, class_="tiles")
 
 

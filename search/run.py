@@ -10,6 +10,7 @@ from tightfit.search import control
 from tightfit.search.agents.optuna_agents import check_mode
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
+from tightfit.search.hardware import bounds_of
 from tightfit.search.identity import (
     adopt,
     check_inputs,
@@ -173,6 +174,13 @@ def _check_sequence(settings: Settings, geometry: Geometry) -> None:
         raise InputError(
             f"text.sequence: windows of {settings.text.sequence} tokens are longer than the longest "
             f"context of {settings.model}, {geometry.max_context}."
+        )
+    asked = settings.validation
+    runs = asked.hardware or bounds_of(settings)
+    if runs and asked.prompt + asked.generate > geometry.max_context:
+        raise InputError(
+            f"validate.prompt and validate.generate: {asked.prompt} + {asked.generate} tokens are more than "
+            f"the longest context of {settings.model}, {geometry.max_context}."
         )
 
 

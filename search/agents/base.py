@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.search.solvers import Side, keeps_all, solve
+from tightfit.search.sides import Side, keeps_all
 from tightfit.spaces import InfeasibleError, Plan, Space
 from tightfit.workers.measurement import Measurement
 
@@ -72,6 +72,8 @@ class Task:
     @cached_property
     def floor(self) -> int:
         """Fewest weight bytes of a plan that keeps every side, as far as the solver can tell."""
+        from tightfit.search.solvers import solve  # brings SciPy, which listing uniform plans does without
+
         if not self.sides:
             return self.space.floor
         smallest = solve(self.costs, self.costs, self.free_bytes, self.tolerance, self.sides)

@@ -17,7 +17,7 @@ _KINDS = {
     "attn.c_proj": "output",
     "down_proj": "down",
     "mlp.c_proj": "down",
-    "c_attn": "fused",
+    "c_attn": "value",  # a fused projection is treated as the value in it
 }
 
 
@@ -29,14 +29,12 @@ class Recipe:
         base: type of every matrix that no rule speaks about.
         value, down: (layer, layers) → type of the value and down projections.
         output: type of attention's output projections.
-        fused: type of a fused query-key-value projection.
     """
 
     base: str
     value: Callable[[int, int], str]
     down: Callable[[int, int], str]
     output: str
-    fused: str
 
     def type_of(self, linear: Linear, geometry: Geometry) -> GgmlOption:
         """Return what the mix stores a matrix as, fallbacks for its width included."""
@@ -48,7 +46,6 @@ class Recipe:
             "value": self.value(layer, geometry.layers),
             "down": self.down(layer, geometry.layers),
             "output": self.output,
-            "fused": self.fused,
         }.get(kind or "", self.base)
         return GgmlOption(named).fitting(linear.cols)
 
@@ -69,10 +66,9 @@ RECIPES: dict[str, Recipe] = {
         value=lambda layer, layers: "Q5_K" if layer < 2 else "Q4_K",
         down=lambda layer, layers: "Q5_K" if layer < layers // 16 else "Q4_K",
         output="Q4_K",
-        fused="Q4_K",
     ),
-    "Q4_K_M": Recipe("Q4_K", _raised("Q4_K"), _raised("Q4_K"), output="Q4_K", fused="Q5_K"),
-    "Q5_K_M": Recipe("Q5_K", _raised("Q5_K"), _raised("Q5_K"), output="Q5_K", fused="Q6_K"),
+    "Q4_K_M": Recipe("Q4_K", _raised("Q4_K"), _raised("Q4_K"), output="Q4_K"),
+    "Q5_K_M": Recipe("Q5_K", _raised("Q5_K"), _raised("Q5_K"), output="Q5_K"),
 }
 """Mixes by the name that ``llama-quantize`` knows them by."""
 

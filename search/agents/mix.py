@@ -62,7 +62,7 @@ class Mix:
         proposals: dict[str, Proposal] = {}
         for name, recipe in RECIPES.items() if task.space.target.types else ():
             known = recipe_levels(task.space, recipe)
-            if known is not None and task.space.bytes_of(known) <= task.limit:
+            if known is not None and task.keeps(known):
                 proposal = task.proposal(known, f"llama.cpp {name}", "mix")
                 proposals.setdefault(proposal.plan.digest, proposal)
         for low, high in _pairs(task):

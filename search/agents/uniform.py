@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
-from tightfit.search.solvers import least_violating
 from tightfit.spaces import Decision, GgmlOption, Option, Space
 
 
@@ -33,6 +32,8 @@ class Uniform:
 def _last_resort(task: Task) -> Proposal:
     """Return the fastest plan where every format is too slow or too large, else the smallest."""
     if task.sides:
+        from tightfit.search.solvers import least_violating  # brings SciPy
+
         fastest = least_violating(task.costs, task.trusted, task.free_bytes, task.sides)
         return task.proposal(fastest.levels, "fastest within the budget", "uniform")
     # Formats differ between decisions so much that only the floor itself fits.

@@ -17,13 +17,13 @@ Behind them: :mod:`_table <tightfit.search.solvers._table>` checks and pads the 
 :mod:`_core <tightfit.search.solvers._core>` enumerates the few decisions that the prices leave open.
 """
 
+from tightfit.search.sides import Side, keeps_all
 from tightfit.search.solvers._exact import solve
 from tightfit.search.solvers._front import Front, solve_front
 from tightfit.search.solvers._greedy import greedy
 from tightfit.search.solvers._k_best import solve_k_best
 from tightfit.search.solvers._relaxation import Curve, Relaxation
 from tightfit.search.solvers._sided import least_violating
-from tightfit.search.solvers._sides import Side, keeps_all
 from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tightfit.search.sides import Side
 from tightfit.search.solvers._core import search_core
 from tightfit.search.solvers._greedy import fill
 from tightfit.search.solvers._milp import solve_milp
 from tightfit.search.solvers._relaxation import Relaxation
 from tightfit.search.solvers._sided import solve_sided
-from tightfit.search.solvers._sides import Side
 from tightfit.search.solvers._solution import Solution, scale_of
 from tightfit.search.solvers._table import Ragged, Table
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tightfit.search.sides import Side
 from tightfit.search.solvers._core import search_core
 from tightfit.search.solvers._relaxation import Relaxation
 from tightfit.search.solvers._sided import k_best_sided
-from tightfit.search.solvers._sides import Side
 from tightfit.search.solvers._solution import Solution, scale_of
 from tightfit.search.solvers._table import Ragged, Table
 from tightfit.spaces import InputError

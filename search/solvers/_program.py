@@ -9,8 +9,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, linprog, milp
 from scipy.sparse import csr_array
 
+from tightfit.search.sides import Side, keeps_all
 from tightfit.search.solvers._quiet import quiet
-from tightfit.search.solvers._sides import Side, keeps_all
 from tightfit.search.solvers._table import Floats, Ints, Table
 
 _NODES = 200  # a time limit would let a busy machine change the plan

@@ -16,10 +16,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from tightfit.search.sides import Side, keeps_all
 from tightfit.search.solvers._core import search_core
 from tightfit.search.solvers._program import Program
 from tightfit.search.solvers._relaxation import Relaxation
-from tightfit.search.solvers._sides import Side, keeps_all
 from tightfit.search.solvers._solution import Solution, scale_of
 from tightfit.search.solvers._table import Floats, Ints, Ragged, Table
 from tightfit.spaces import InfeasibleError, InputError

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tightfit.search.solvers._table import Floats
 from tightfit.spaces import InputError
 
 _ROUNDING = 1e-9  # of the limit: sums in another order differ by less
@@ -28,7 +28,7 @@ class Side:
     """
 
     name: str
-    values: tuple[Floats, ...]
+    values: tuple[NDArray[np.float64], ...]
     limit: float
     fixed: float = 0.0
     unit: str = "s"
