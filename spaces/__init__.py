@@ -5,29 +5,23 @@ target rules. Nothing here imports torch or transformers, so a model's memory is
 ``config.json`` in milliseconds. Everything else in Tightfit builds on this package, and it builds
 on nothing of ours.
 
-To add an option kind, give it a name and exact bytes in :mod:`tightfit.spaces.options` and a
+To add an option kind, give it a name and exact bytes beside :mod:`tightfit.spaces.options` and a
 quantizer in :mod:`tightfit.compress`; to add a model family, one entry in
 :data:`tightfit.spaces.families.FAMILIES`; to add a target, one in
 :data:`tightfit.spaces.targets.TARGETS`.
 """
 
 from tightfit.spaces.budget import Budget
-from tightfit.spaces.decisions import (
-    USUAL_TYPES,
-    Decision,
-    WeightRules,
-    build_decisions,
-    expand,
-    fallbacks,
-    match_counts,
-)
+from tightfit.spaces.decisions import Decision, build_decisions, expand
 from tightfit.spaces.errors import InfeasibleError, InputError, TightfitError, suggest
+from tightfit.spaces.fallbacks import fallbacks
 from tightfit.spaces.families import FAMILIES, read_geometry
 from tightfit.spaces.geometry import EMBED, HEAD, Attention, Geometry, Linear
 from tightfit.spaces.ggml import GGML_TYPES, GgmlOption, GgmlType
 from tightfit.spaces.memory import kv_bytes
 from tightfit.spaces.options import BITS, GROUPS, ZEROS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.plan import PLAN_VERSION, Plan
+from tightfit.spaces.rules import USUAL_TYPES, WeightRules, match_counts
 from tightfit.spaces.space import Space, build_space
 from tightfit.spaces.targets import TARGETS, Target, get_target
 from tightfit.spaces.units import format_size, parse_size

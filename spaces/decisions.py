@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tightfit.spaces.errors import InputError
+from tightfit.spaces.fallbacks import check_fallbacks
 from tightfit.spaces.geometry import EMBED, Geometry, Linear
 from tightfit.spaces.ggml import GGML_TYPES, GgmlOption
 from tightfit.spaces.options import GROUPS, Option, WeightOption, Zero, read_option
+from tightfit.spaces.rules import WeightRules, last_match, match_counts, matching
 from tightfit.spaces.targets import Target
 
 
@@ -46,71 +47,6 @@ class Decision:
         raise InputError(f"{self.name} does not offer {name!r} (offered: {offered}).")
 
 
-USUAL_TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0", "F16", "F32")
-"""Types of llama.cpp that are offered where none are named, narrowed by ``bits``."""
-
-
-@dataclass(frozen=True)
-class WeightRules:
-    """Which weight options a space offers, before a target and the widths of the model narrow them.
-
-    Attributes:
-        bits, groups, zeros: every combination is an option; 16 and 32 bits have neither group nor zero.
-        only: per pattern, the bits that matching sites may take instead of ``bits``.
-        pin: per pattern, the one option that matching sites take.
-        exclude: patterns of sites that stay at the base dtype.
-        types: types of a target that has its own (llama.cpp); None for its usual ones with such ``bits``.
-            ``only`` then narrows them by their nominal bits; ``groups`` and ``zeros`` say nothing there.
-        strict: refuse a type whose blocks do not divide a width, instead of offering the one that
-            ``llama-quantize`` falls back to.
-
-    Patterns are shell globs over site names (``layers.*.mlp.down_proj``). Where several match,
-    ``exclude`` wins over ``pin`` and ``pin`` over ``only``; within one of them the last wins. A rule for
-    one site of a decision is a rule for all of them, so rules that differ between its sites are refused.
-    """
-
-    bits: tuple[int, ...] = (3, 4, 5, 6)
-    groups: tuple[int, ...] = (64,)
-    zeros: tuple[Zero, ...] = ("integer",)
-    only: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    pin: Mapping[str, str] = field(default_factory=dict)
-    exclude: tuple[str, ...] = ()
-    types: tuple[str, ...] | None = None
-    strict: bool = False
-
-    def offered_types(self, bits: Sequence[int] | None = None) -> tuple[GgmlOption, ...]:
-        """Return the types of llama.cpp on offer, of these nominal bits only where some are given."""
-        named = self.types if self.types is not None else USUAL_TYPES
-        widths = bits if bits is not None else None if self.types is not None else self.bits
-        options = tuple(GgmlOption(name) for name in named)
-        return tuple(o for o in options if widths is None or o.bits in widths)
-
-    def patterns(self) -> list[tuple[str, str]]:
-        """Return every (key, pattern) that a user wrote."""
-        pairs = [("only", pattern) for pattern in self.only] + [("pin", pattern) for pattern in self.pin]
-        return pairs + [("exclude", pattern) for pattern in self.exclude]
-
-
-def match_counts(rules: WeightRules, geometry: Geometry) -> dict[tuple[str, str], int]:
-    """Count the sites that each pattern of the rules matches.
-
-    Raises:
-        InputError: a pattern matches no site, so that it would be ignored silently.
-    """
-    sites = [linear.site for linear in geometry.linears]
-    counts = {
-        (key, pattern): sum(fnmatch.fnmatchcase(site, pattern) for site in sites)
-        for key, pattern in rules.patterns()
-    }
-    for (key, pattern), count in counts.items():
-        if not count:
-            raise InputError(
-                f"space.weights.{key}: the pattern {pattern!r} matches none of the {len(sites)} sites "
-                f"(site names look like {sites[0]}, {sites[1]}, {sites[-1]})."
-            )
-    return counts
-
-
 def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> tuple[Decision, ...]:
     """Return the decisions of a model in depth order.
 
@@ -121,7 +57,7 @@ def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> t
     """
     match_counts(rules, geometry)
     if target.types:
-        _check_fallbacks(geometry, rules)
+        check_fallbacks(geometry, rules)
     else:
         _check_groups(geometry, rules)
         if rules.types is not None:
@@ -188,7 +124,7 @@ def _rule(key: str, rules: Mapping[str, Any], group: _Group) -> str | None:
     Raises:
         InputError: its matrices have different rules.
     """
-    found = [pattern for names in group.tensors for pattern in _matching(list(rules), names)]
+    found = [pattern for names in group.tensors for pattern in matching(list(rules), names)]
     for pattern in found[1:]:
         if rules[pattern] != rules[found[0]]:
             sites = ", ".join(name for names in group.tensors for name in names)
@@ -199,28 +135,9 @@ def _rule(key: str, rules: Mapping[str, Any], group: _Group) -> str | None:
     return found[0] if found else None
 
 
-def _matching(patterns: Sequence[str], names: tuple[str, ...]) -> list[str]:
-    """Return the pattern that decides about a matrix: the last one that matches any of its names.
-
-    A second one is returned with it if it matches only such names as the first one does not, so that
-    neither takes precedence.
-    """
-    last = _last_match(patterns, names)
-    if last is None:
-        return []
-    met = tuple(name for name in names if fnmatch.fnmatchcase(name, last))
-    other = _last_match(patterns, tuple(name for name in names if name not in met))
-    return [last] if other is None or _last_match([other], met) else [last, other]
-
-
-def _last_match(patterns: Sequence[str], names: tuple[str, ...]) -> str | None:
-    hits = [pattern for pattern in patterns if any(fnmatch.fnmatchcase(name, pattern) for name in names)]
-    return hits[-1] if hits else None
-
-
 def _offered(group: _Group, geometry: Geometry, rules: WeightRules, target: Target) -> list[Option]:
     members = group.members
-    if any(_last_match(rules.exclude, names) for names in group.tensors):
+    if any(last_match(rules.exclude, names) for names in group.tensors):
         return [target.unchanged(geometry.dtype)]
     pinned = _rule("pin", rules.pin, group)
     if pinned:
@@ -269,34 +186,6 @@ def _offered_types(
 def _lacks_importance(group: _Group, geometry: Geometry) -> bool:
     """Whether calibration sees no input of a group: an untied embedding only looks rows up."""
     return any(linear.site == EMBED for linear in group.members) and not geometry.tied
-
-
-def fallbacks(geometry: Geometry, rules: WeightRules) -> dict[tuple[str, int], tuple[str, list[str]]]:
-    """Return which types do not divide which widths: (type, width) → type stored instead, sites."""
-    found: dict[tuple[str, int], tuple[str, list[str]]] = {}
-    for linear in geometry.linears:
-        names = (linear.site, *(x.site for x in geometry.linears if x.tied_to == linear.site))
-        ruled = [_last_match(list(patterns), names) for patterns in (rules.exclude, rules.pin)]
-        if linear.tied_to is not None or any(ruled):
-            continue
-        narrowed = _last_match(list(rules.only), names)
-        for option in rules.offered_types(rules.only[narrowed] if narrowed else None):
-            stored = option.fitting(linear.cols)
-            if stored != option:
-                found.setdefault((option.type, linear.cols), (stored.type, []))[1].append(linear.site)
-    return found
-
-
-def _check_fallbacks(geometry: Geometry, rules: WeightRules) -> None:
-    """Refuse, where rules are strict, types whose blocks do not divide a width."""
-    found = fallbacks(geometry, rules) if rules.strict else {}
-    for (name, width), (stored, sites) in found.items():
-        dividing = [t for t in GGML_TYPES if GgmlOption(t).divides(width)]
-        raise InputError(
-            f"space.weights.strict: {name} stores blocks of {GgmlOption(name).block} weights, which do not "
-            f"divide the width {width} of {len(sites)} sites, such as {sites[0]}; llama-quantize would store "
-            f"{stored} there. Types that divide it: {_listed(dividing)}."
-        )
 
 
 def _pinned_option(pattern: str, name: str, members: Sequence[Linear], target: Target) -> Option:

@@ -7,11 +7,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tightfit.spaces.decisions import Decision, WeightRules, build_decisions
+from tightfit.spaces.decisions import Decision, build_decisions
 from tightfit.spaces.errors import InputError
 from tightfit.spaces.geometry import DTYPE_BYTES, Geometry
 from tightfit.spaces.options import Option
 from tightfit.spaces.plan import Plan
+from tightfit.spaces.rules import WeightRules
 from tightfit.spaces.targets import Target
 
 
