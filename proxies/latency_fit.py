@@ -31,6 +31,7 @@ from tightfit.spaces import Geometry, InputError, Option
 _FEWEST = 3  # plans beside the baseline
 _FEW_MIXED = 3  # plans of several formats, for errors that are theirs alone
 _FLOOR = 0.003  # least standard error of a ratio: how well the sum over classes holds at best
+_POLISHING = 10  # rounds of median polish; few are needed
 _UNKNOWN = 0.03  # noise of a ratio that was measured once
 # How far formats stray from one rate, and how far shapes, and classes from their format, may; relative.
 _TYPE = 0.5
@@ -45,7 +46,7 @@ class LatencySample:
     Attributes:
         options: format of every site that owns its bytes (:meth:`Space.site_options`).
         ratio: its time over the baseline's in the same rounds; the baseline itself has 1.
-        ratio_se: standard error of the ratio, 0 for the baseline.
+        ratio_se: standard error of the ratio.
     """
 
     options: Mapping[str, Option]
@@ -65,8 +66,9 @@ class LatencySample:
 def paired_samples(options: Sequence[Mapping[str, Option]], seconds: Floats) -> list[LatencySample]:
     """Turn times into ratios to the baseline, which is the first plan.
 
-    What slows a whole round down cancels in its ratios. The rest of the noise is alike for all plans, so
-    its size is pooled over them: the median absolute deviation from each plan's own median.
+    What slows a whole round down is taken out of it by Tukey's median polish (*Exploratory Data Analysis*,
+    1977, ch. 11) of the logarithms: all plans of a round say how slow it was, which is less noisy than the
+    baseline alone. The rest of the noise is alike for all plans, so its size is pooled over them.
 
     Args:
         options: formats of every plan, the baseline's first.
@@ -80,16 +82,18 @@ def paired_samples(options: Sequence[Mapping[str, Option]], seconds: Floats) -> 
         raise InputError(f"times of shape {times.shape} are not those of {len(options)} plans in rounds.")
     if not (np.isfinite(times).all() and (times > 0).all()):
         raise InputError("a time is a number of seconds greater than 0.")
-    ratios = np.log(times) - np.log(times[0])
-    middle, rounds = np.median(ratios, axis=1), times.shape[1]
-    noise = _UNKNOWN
+    logs = np.log(times)
+    middle, noise, rounds = np.median(logs, axis=1), _UNKNOWN, times.shape[1]
     if rounds > 1 and len(times) > 1:
-        strays = np.abs(ratios - middle[:, None])[1:]
+        for _ in range(_POLISHING):
+            moods = np.median(logs - middle[:, None], axis=0)
+            middle = np.median(logs - moods, axis=1)
+        strays = np.abs(logs - middle[:, None] - moods)
         noise = float(np.median(strays)) / 0.6745 * np.sqrt(rounds / (rounds - 1))
     error = noise * np.sqrt((np.pi / 2 if rounds > 2 else 1.0) / rounds)  # of a median, of a mean of two
     return [
-        LatencySample(each, float(ratio), float(ratio * error) if at else 0.0)
-        for at, (each, ratio) in enumerate(zip(options, np.exp(middle), strict=True))
+        LatencySample(each, float(ratio), float(ratio * error))
+        for each, ratio in zip(options, np.exp(middle - middle[0]), strict=True)
     ]
 
 

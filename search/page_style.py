@@ -32,7 +32,7 @@ p { margin: 0 0 12px; }
 .verdict p { margin: 0; }
 .verdict .note { font-weight: 400; margin-top: 6px; }
 .tiles { display: grid; gap: 12px; margin: 0 0 24px; padding: 0;
-  grid-template-columns: repeat(auto-fit, minmax(165px, 1fr)); }
+  grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); }
 .tile { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
 .tile dt { color: var(--muted); font-size: 0.8rem; }
 .tile dd { margin: 0; }
@@ -55,6 +55,7 @@ tbody th { font-weight: 500; }
 th:first-child, td.text, th.text { text-align: left; }
 tbody tr:hover { background: var(--wash); }
 tr.chosen { background: var(--mark); font-weight: 600; }
+tr.selected > :first-child { box-shadow: inset 3px 0 var(--accent); }
 tr.dominated { color: var(--muted); }
 .mark { margin-left: 8px; padding: 1px 7px; border: 1px solid var(--line); border-radius: 9px;
   background: var(--card); color: var(--muted); font-size: 0.75rem; font-weight: 500; }

@@ -25,7 +25,7 @@ from tightfit.spaces import GgmlOption
 from tightfit.workers.llamacpp.speed import NoSpeed
 
 _TIMES: dict[str, str] = {"generate": "Generated tokens", "prompt": "Prompts"}
-_FACTS: dict[Phase, str] = {"generate": "Speed", "prompt": "First token"}
+_FACTS: dict[Phase, str] = {"generate": "Tokens/s", "prompt": "First token"}
 _PICO = 1e12
 
 
@@ -78,7 +78,7 @@ def speed_facts(summary: Summary, digest: str) -> list[tuple[str, str, str, str]
             remark += (
                 f"; {'too slow' if bound.excess(run.speed) > 0 else 'within bounds'}: {bound.asked} asked for"
             )
-        facts.append((name, value, "tokens/s" if phase == "generate" else "ms", remark))
+        facts.append((name, value, "" if phase == "generate" else "ms", remark))
     return facts
 
 
@@ -114,8 +114,9 @@ def speed_rows_table(summary: Summary, front: Front | None, selected: str | None
         front: where losses are taken from.
         selected: digest of a plan that somebody looks at.
     """
-    header = ["What", *HEADER[1:], *([f"KL on {front.split}"] if front else [])]
+    header = ["What", *([f"KL on {front.split}"] if front else []), *HEADER[1:]]
     rows = [_cells(row, summary, front) for row in summary.speeds]
+    header, rows = _without_empty(header, rows)
     classes = [_class(row, summary, selected) for row in summary.speeds]
     failed = [f"{row.label}: {row.speed.reason}." for row in summary.speeds if isinstance(row.speed, NoSpeed)]
     words = setting(summary)
@@ -137,7 +138,13 @@ def _cells(row: SpeedRow, summary: Summary, front: Front | None) -> list[str]:
     chosen = summary.result is not None and row.digest == summary.result.chosen
     mark = tag("span", "chosen", class_="mark") if chosen else None
     loss = loss_text(measured.measured.kl, measured.kl_se) if measured else ""
-    return [join([escaped(row.label), mark]), *cells, *([loss] if front else [])]
+    return [join([escaped(row.label), mark]), *([loss] if front else []), *cells]
+
+
+def _without_empty(header: list[str], rows: list[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out columns that have nothing to say, such as predictions where nothing was predicted."""
+    kept = [i for i in range(len(header)) if any(row[i] for row in rows)]
+    return [header[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def latency_parts(summary: Summary) -> list[Html]:
