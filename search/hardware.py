@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tightfit.proxies.latency import Phase
 from tightfit.search.settings import Settings
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 
 if TYPE_CHECKING:
+    from tightfit.proxies.latency import Phase
     from tightfit.search.store import Store
 
 TIMES: dict[Phase, Callable[[Speed], list[float]]] = {

@@ -55,6 +55,8 @@ tbody th { font-weight: 500; }
 th:first-child, td.text, th.text { text-align: left; }
 tbody tr:hover { background: var(--wash); }
 tr.chosen { background: var(--mark); font-weight: 600; }
+.tight table { font-size: 0.82rem; }
+.tight th, .tight td { padding: 6px; }
 tr.selected > :first-child { box-shadow: inset 3px 0 var(--accent); }
 tr.dominated { color: var(--muted); }
 .mark { margin-left: 8px; padding: 1px 7px; border: 1px solid var(--line); border-radius: 9px;

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from tightfit.proxies.additive import LinkAdditive
+from tightfit.search.hardware import TIMES
 from tightfit.search.settings import Settings
+from tightfit.search.sides import Side
 from tightfit.search.solvers import Solution, solve
 from tightfit.search.store import Store
 from tightfit.search.summary import SPLITS
@@ -107,8 +109,21 @@ def stored_space(store: Store) -> Space:
     return build_space(read_geometry(facts["config"]), typed.weight_rules(), typed.target_rules())
 
 
+def stored_sides(store: Store, space: Space) -> tuple[Side, ...]:
+    """Return the bounds on speed that a run was given, as far as it has timed plans for them."""
+    from tightfit.proxies.latency import LatencyTable
+    from tightfit.search.speed import sides_of
+
+    asked = Settings.from_dict(store.get("settings")).budget.to_budget()
+    if not asked.bounds_speed:
+        return ()
+    found = {phase: store.get_fit(f"latency_{phase}") for phase in TIMES}
+    tables = {phase: LatencyTable.from_dict(data) for phase, data in found.items() if data}
+    return sides_of(asked, space, tables)
+
+
 def resolve(store: Store, budget: Budget) -> Resolved:
-    """Solve for a budget.
+    """Solve for a budget. Bounds on speed are those that the run was given.
 
     Raises:
         InputError: the run has not fitted its loss model yet.
@@ -121,7 +136,8 @@ def resolve(store: Store, budget: Budget) -> Resolved:
         raise InputError(f"{store.path} holds no loss model yet: let the search get past its fit stage.")
     model = LinkAdditive.from_dict(fit["model"])
     costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
-    solution = solve(costs, list(model.weights), min(limit, space.ceiling) - space.fixed_bytes)
+    free = min(limit, space.ceiling) - space.fixed_bytes
+    solution = solve(costs, list(model.weights), free, sides=stored_sides(store, space))
     plan, weight_bytes = space.plan(solution.levels), space.bytes_of(solution.levels)
     known = [m for m in store.measurements() if m.plan == plan.digest and m.split in SPLITS]
     measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)

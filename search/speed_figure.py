@@ -132,6 +132,7 @@ def _trace(name: str, points: Sequence[Point], measure: Measure, floor: float, c
             "size": [size for _, _, size, _ in styles],
             "symbol": [symbol for _, symbol, _, _ in styles],
             "line": {"width": 1.5, "color": colour},
+            "opacity": 1,
         },
         error_x={
             "type": "data",

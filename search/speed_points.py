@@ -11,6 +11,18 @@ from tightfit.search.settings import Settings
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.workers.llamacpp.speed import Estimate, Quantity, Speed
 
+__all__ = [
+    "MEASURES",
+    "Measure",
+    "Phase",
+    "Point",
+    "asked_bounds",
+    "keeps",
+    "points_of",
+    "predicted_rows",
+    "speed_front",
+]
+
 
 @dataclass(frozen=True)
 class Measure:

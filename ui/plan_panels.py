@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tightfit.search.page import Html, escaped, join, table, tag
 from tightfit.search.palette import plain
+from tightfit.search.report_speed import speed_facts
 from tightfit.search.resolve import Resolved
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text
-from tightfit.spaces import Decision, Plan, format_size
+from tightfit.spaces import Decision, GgmlOption, Plan, format_size
 from tightfit.ui.runs import Run
 
 MIB = 2**20
@@ -77,6 +79,7 @@ def _tiles(summary: Summary, shown: Shown, row: PlanRow | None) -> Html:
         tiles.append(_tile("Loss, measured", "–", "", "not measured"))
     loss = nats_text(shown.loss) if shown.loss is not None else "–"
     tiles.append(_tile("Loss, predicted", loss, "", "nats/token"))
+    tiles += [_tile(*facts) for facts in speed_facts(summary, shown.plan.digest)]
     return tag("dl", *tiles, class_="tf-tiles")
 
 
@@ -134,9 +137,23 @@ def options_by_layer(run: Run, shown: Shown | None) -> Html:
         "details",
         tag("summary", f"Options of plan {shown.plan.short} by layer"),
         tag("p", "; ".join(apart), class_="tf-note") if apart else None,
+        tag("p", shares, class_="tf-note") if (shares := _shares(run, choices)) else None,
         table("Options of the plan by layer and module", ["Layer", *modules], rows),
         class_="tf-card",
     )
+
+
+def _shares(run: Run, choices: Mapping[str, str]) -> str:
+    """Say how much of the weights each type of llama.cpp holds; nothing for plans for other targets."""
+    weights: Counter[GgmlOption] = Counter()
+    for decision in run.decisions:
+        option = decision.options[decision.index(choices[decision.name])]
+        if isinstance(option, GgmlOption):
+            weights[option] += decision.weights
+    total = sum(weights.values())
+    ordered = sorted(weights, key=lambda option: (option.block_bytes / option.block, option.name))
+    shares = [f"{option.name} {weights[option] / total:.0%}" for option in ordered]
+    return f"Share of the weights: {', '.join(shares)}." if shares else ""
 
 
 def matrix_panel(run: Run, decision: Decision | None, shown: Shown | None) -> Html:

@@ -119,14 +119,14 @@ body.dark {
 #top { align-items: flex-start; }
 #top > .block { flex: 1 1 320px; }
 #controls { gap: 8px; flex: 0 1 300px; }
-#controls .block, #texts, #matrices { padding: 0; background: transparent; }
+#controls .block, #texts, #phase, #matrices { padding: 0; background: transparent; }
 #runs .container, #matrices .container { display: flex; align-items: center; gap: 12px; }
 #runs .container > span, #matrices .container > span { margin: 0; flex: none; }
 #runs .container > .wrap, #matrices .container > .wrap { flex: 1; min-width: 0;
   border: 1px solid var(--tf-line); border-radius: 8px; background: var(--tf-card); }
-#texts { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 14px; padding: 12px 18px 0; }
-#texts > span { margin: 0; width: auto; }
-#texts label { padding: 2px 8px; border: 0; background: transparent; }
+#texts, #phase { display: flex; flex-wrap: wrap; align-items: center; gap: 4px 14px; padding: 12px 18px 0; }
+#texts > span, #phase > span { margin: 0; width: auto; }
+#texts label, #phase label { padding: 2px 8px; border: 0; background: transparent; }
 #budget { padding: 0 18px 12px; }
 #plans { padding: 0; --font-mono: var(--font); --input-text-size: 0.83rem; font-size: 0.83rem;
   font-variant-numeric: tabular-nums; }
@@ -139,7 +139,8 @@ body.dark {
 .tf-title { display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; }
 .tf-title h1 { font-size: 1.55rem; font-weight: 650; line-height: 1.2; margin: 0; letter-spacing: -0.01em;
   overflow-wrap: anywhere; color: var(--tf-ink); }
-.tf-lead, .tf-note { color: var(--tf-muted); font-size: 0.87rem; margin: 4px 0 0; overflow-wrap: anywhere; }
+.tf-lead, .tf-note, .tf-card .note { color: var(--tf-muted); font-size: 0.87rem; margin: 4px 0 0;
+  overflow-wrap: anywhere; }
 .tf-alert { color: var(--tf-bad); font-size: 0.9rem; margin: 8px 0 0; overflow-wrap: anywhere; }
 .tf-state { font-size: 0.8rem; font-weight: 600; padding: 2px 10px 2px 8px; border-radius: 999px;
   border: 1px solid var(--tf-line); background: var(--tf-card); color: var(--tf-muted); white-space: nowrap; }
@@ -174,8 +175,9 @@ body.dark {
 .tf-card p { margin: 4px 0 0; }
 h2.tf-heading { padding: 14px 18px 0; }
 .tf-caption { padding: 0 18px 12px; }
-.tf-chip { display: inline-block; margin-left: 8px; padding: 0 7px; border: 1px solid currentColor;
-  border-radius: 9px; color: var(--tf-good); font-size: 0.75rem; font-weight: 500; vertical-align: 2px; }
+.tf-chip, .tf-card .mark { display: inline-block; margin-left: 8px; padding: 0 7px;
+  border: 1px solid currentColor; border-radius: 9px; color: var(--tf-good);
+  font-size: 0.75rem; font-weight: 500; vertical-align: 2px; }
 .tf-tiles { display: grid; gap: 10px 14px; margin: 12px 0 0; padding: 0;
   grid-template-columns: repeat(auto-fit, minmax(94px, 1fr)); }
 .tf-tiles dt { color: var(--tf-muted); font-size: 0.78rem; }
@@ -193,6 +195,8 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-card th:first-child, .tf-card td:first-child { text-align: left; padding-left: 0; }
 .tf-card tbody th { font-weight: 500; }
 .tf-card tr.chosen { background: var(--tf-mark); }
+.tf-card tr.selected > th:first-child { box-shadow: -6px 0 var(--tf-card), -9px 0 var(--tf-accent); }
+.tf-card details { margin-top: 10px; }
 .tf-card caption.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden;
   clip-path: inset(50%); }
 .tf-card code { font-family: ui-monospace, "SF Mono", Menlo, Consolas, monospace; font-size: 0.88em; }
@@ -201,7 +205,7 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-card summary { cursor: pointer; color: var(--tf-accent); font-size: 0.9rem; }
 .tabs button.selected { color: var(--tf-accent) !important; }
 .tabs button.selected::after { background-color: var(--tf-accent) !important; }
-#export { margin: 0 18px 16px; width: auto; }
+#exports { margin: 0 18px 16px; width: auto; gap: 8px; }
 .tf-empty { padding: 24px 28px; max-width: 680px; }
 .tf-plot { width: 100%; min-height: inherit; }
 .tf-plot.tf-words { display: flex; align-items: center; justify-content: center; text-align: center;

@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tightfit.search.resolve import Resolved, resolve
+from tightfit.search.speed_points import Phase
 from tightfit.search.store import Store
 from tightfit.search.summary import PlanRow
 from tightfit.spaces import Budget, Decision, format_size
@@ -25,6 +26,7 @@ class View:
         budget: bytes that a plan is solved for; it takes the place of ``digest``.
         front: key of the front that is shown; None shows the most trustworthy one.
         decision: the matrix that was picked; None shows the most sensitive one.
+        phase: what the page of speeds shows: ``generate`` or ``prompt``.
         seen: what the tab shows; the same again needs no drawing.
         sent: fingerprint of what each component was last given, by its id.
     """
@@ -34,6 +36,7 @@ class View:
     budget: int | None = None
     front: str | None = None
     decision: str | None = None
+    phase: Phase = "generate"
     seen: object = None
     sent: Mapping[int, str] = field(default_factory=dict)
 

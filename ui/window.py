@@ -14,8 +14,9 @@ import gradio as gr
 from tightfit.search.control import Wish, ask, state
 from tightfit.spaces import TightfitError
 from tightfit.ui import panels
-from tightfit.ui.pages.front import PLAN_COLUMN, FrontPage, digest_of
+from tightfit.ui.pages.front import PLAN_COLUMN, READY, WRITING, FrontPage, digest_of
 from tightfit.ui.pages.layers import LayersPage
+from tightfit.ui.pages.speed import SpeedPage, has_speeds
 from tightfit.ui.plan_panels import MIB
 from tightfit.ui.runs import Run, failure, find_runs, read, resume, starting, version
 from tightfit.ui.view import View, shown_plan
@@ -58,10 +59,12 @@ class Window:
                     self._front = FrontPage(exports)
                 with gr.Tab("Layers"):
                     self._layers = LayersPage()
+                with gr.Tab("Speed", visible=False) as self._timed:
+                    self._speed = SpeedPage()
             self._listen()
 
     def _listen(self) -> None:
-        front, layers = self._front, self._layers
+        front, layers, speed = self._front, self._layers, self._speed
         self.blocks.load(self._begin, **self._wiring())
         self._timer.tick(self.tick, **self._wiring())
 
@@ -75,23 +78,50 @@ class Window:
             return self.draw(replace(view, decision=str(event.key)))
 
         front.figure.select(pick, **self._wiring())
+        speed.figure.select(pick, **self._wiring())
         front.table.select(pick_row, **self._wiring())
         layers.sensitivity.select(pick_cell, **self._wiring())
         layers.layout.select(pick_cell, **self._wiring())
         self._on(front.budget.release, front.budget, lambda view, mib: view.solving(int(mib * MIB)))
         self._on(front.texts.input, front.texts, lambda view, key: replace(view, front=key))
         self._on(layers.pick.input, layers.pick, lambda view, name: replace(view, decision=name))
+        self._on(speed.phase.input, speed.phase, lambda view, phase: replace(view, phase=phase))
         self._on(self._runs.input, self._runs, lambda view, folder: view.of(Path(folder)))
         self._pause.click(lambda view: self._wish(view, "pause"), **self._wiring())
         self._stop.click(lambda view: self._wish(view, "stop"), **self._wiring())
         self._resume.click(self._go_on, **self._wiring())
+        self._ship()
+
+    def _ship(self) -> None:
+        """Writing the weights takes a while: it keeps nothing else waiting."""
+        button = self._front.ship
+        apart: dict[str, Any] = {
+            "api_visibility": "private",
+            "show_progress": "hidden",
+            "concurrency_id": "ship",
+        }
+        started = button.click(lambda: gr.update(value=WRITING, interactive=False), None, button, **apart)
+        done = started.then(self.shipped, [self.state], button, **apart)
+        done.then(self.draw, **self._wiring())
+
+    def shipped(self, view: View) -> Any:
+        """Write the weights of the plan that is shown, and say why if that cannot be done."""
+        run = self._read(view)
+        try:
+            shown = shown_plan(run, view) if run else None
+            if run and shown:
+                self._front.write_weights(run, shown)
+        except TightfitError as error:
+            gr.Warning(str(error), duration=None, title="No file was written")
+        return gr.update(value=READY, interactive=True)
 
     def _wiring(self, *inputs: Any) -> dict[str, Any]:
         """What all events share. They take turns, so that none draws over what another changed."""
         shown = [self._head, self._runs, self._pause, self._resume, self._stop, self._verdict, self._tabs]
+        pages = [part for page in (self._front, self._layers, self._speed) for part in page.components]
         return {
             "inputs": [self.state, *inputs],
-            "outputs": [self.state, *shown, *self._front.components, *self._layers.components],
+            "outputs": [self.state, *shown, self._timed, *pages],
             "show_progress": "hidden",
             "api_visibility": "private",
             "concurrency_id": "view",
@@ -196,6 +226,8 @@ class Window:
             self._stop: gr.update(visible=run.state in ("running", "paused")),
             **self._front.draw(run, view, shown),
             **self._layers.draw(run, view, shown),
+            self._timed: gr.update(visible=has_speeds(run)),
+            **self._speed.draw(run, view, shown),
         }
 
     def _draw_nothing(self, words: str) -> Updates:

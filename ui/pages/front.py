@@ -7,13 +7,14 @@ from typing import Any
 
 import gradio as gr
 
-from tightfit.exporters import get_exporter
+from tightfit.exporters import EXPORTERS, Exporter, get_exporter
 from tightfit.search.figures import Mark, front_figure
 from tightfit.search.page import tag
 from tightfit.search.shipping import stored_shipment
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow
 from tightfit.search.tables import loss_text, marks
+from tightfit.spaces import format_size
 from tightfit.ui.plan_panels import MIB, Shown, options_by_layer, plan_panel
 from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run, front_key
@@ -21,6 +22,9 @@ from tightfit.ui.view import View
 
 HEADERS = ["What", "MiB", "KL", "± se", "Plan"]
 PLAN_COLUMN = HEADERS.index("Plan")
+
+READY, WRITING = "Write model as GGUF", "Writing…"
+"""What the button says that writes the compressed model."""
 
 _HEIGHT = 400
 _STEPS = 400
@@ -53,9 +57,14 @@ class FrontPage:
             with gr.Column(scale=2, min_width=340):
                 with gr.Column(elem_classes="tf-box", min_width=0):
                     self.plan = gr.HTML(apply_default_css=False, elem_id="plan")
-                    self.export = gr.DownloadButton(
-                        "Export plan as JSON", size="md", visible=False, elem_id="export"
-                    )
+                    with gr.Row(elem_id="exports"):
+                        self.export = gr.DownloadButton(
+                            "Export plan as JSON", size="md", min_width=150, visible=False, elem_id="export"
+                        )
+                        self.ship = gr.Button(READY, size="md", min_width=150, visible=False, elem_id="ship")
+                        self.weights = gr.DownloadButton(
+                            "Download", size="md", min_width=150, visible=False, elem_id="weights"
+                        )
                 self.table = gr.Dataframe(
                     headers=HEADERS,
                     datatype=["str", "number", "number", "number", "str"],
@@ -80,6 +89,8 @@ class FrontPage:
             self.budget,
             self.plan,
             self.export,
+            self.ship,
+            self.weights,
             self.table,
             self.options,
         ]
@@ -106,6 +117,7 @@ class FrontPage:
             self.export: gr.update(value=self._write(run, shown), visible=True)
             if shown
             else gr.update(visible=False),
+            **self._draw_weights(run, shown),
             self.table: gr.update(
                 value={"headers": HEADERS, "data": [_cells(row) for row in rows]}, visible=bool(rows)
             ),
@@ -133,6 +145,39 @@ class FrontPage:
         )
         return drawn(figure, alt, zoom=f"{run.folder} {front_key(front) if front else ''}")
 
+    def _draw_weights(self, run: Run, shown: Shown | None) -> dict[Any, Any]:
+        """Offer to write the file with the weights or, once it is written, to download it."""
+        file = self._weights_file(run, shown) if shown else None
+        there = file is not None and file.exists()
+        size = format_size(file.stat().st_size) if file and there else ""
+        return {
+            self.ship: gr.update(visible=file is not None and not there),
+            self.weights: gr.update(value=str(file), label=f"Download GGUF, {size}", visible=True)
+            if there
+            else gr.update(visible=False),
+        }
+
+    def _weights_file(self, run: Run, shown: Shown) -> Path | None:
+        exporter = artefact_of(run)
+        if exporter is None:
+            return None
+        # Runs of one name may lie in several folders; a digest alone does not tell their models apart.
+        model = (run.summary.model.digest or "")[:8] if run.summary.model else ""
+        return self._exports / f"{run.folder.name}-{model}-{shown.plan.short}{exporter.suffix}"
+
+    def write_weights(self, run: Run, shown: Shown) -> Path | None:
+        """Write the weights as they were measured, for the download, once.
+
+        Raises:
+            InputError: the run has no such exporter, its model is gone or another one, or what its matrices
+                were rounded with is gone.
+        """
+        exporter, file = artefact_of(run), self._weights_file(run, shown)
+        if exporter and file and not file.exists():
+            with Store.open(run.folder, mode="ro") as store:
+                exporter.export(stored_shipment(store, shown.plan, source=True), file)
+        return file
+
     def _write(self, run: Run, shown: Shown) -> str:
         """Write the plan for the download, once."""
         exporter = get_exporter("json")
@@ -141,6 +186,13 @@ class FrontPage:
             with Store.open(run.folder, mode="ro") as store:
                 exporter.export(stored_shipment(store, shown.plan), file)
         return str(file)
+
+
+def artefact_of(run: Run) -> Exporter | None:
+    """Return what writes the compressed model for the target of a run, if something does."""
+    target = (run.summary.settings or {}).get("target")
+    kinds = (e for e in EXPORTERS.values() if e.kind == "artefact")
+    return next((exporter for exporter in kinds if exporter.target == target), None)
 
 
 def _mark(front: Front | None, shown: Shown | None) -> Mark | None:

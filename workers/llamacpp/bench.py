@@ -21,6 +21,7 @@ LIMIT = 1800.0
 
 Tick = Callable[[int, int], None]
 
+_GOLDEN = (5**0.5 - 1) / 2
 _CHILD = Path(__file__).with_name("child.py")
 
 
@@ -117,10 +118,12 @@ def speed_of(name: str, size: int, work: Work, host: Host, found: Sequence[Sampl
 def running_order(count: int, rounds: int) -> list[list[int]]:
     """Return who runs when: a round to warm up, then those that count.
 
-    In a round every file has its turn, so that what else the machine does hits all alike. Everybody moves
-    up one place from round to round, so that being first or last does too.
+    In a round every file has its turn, so that what else the machine does hits all alike. From round to round
+    everybody moves up by about 0.62 of all places (the golden ratio spreads few rounds best), so that being
+    early or late does too, however few rounds there are.
     """
-    return [[(i + turn) % count for i in range(count)] for turn in range(rounds + 1)]
+    step = max(1, round(count * _GOLDEN))
+    return [[(i + turn * step) % count for i in range(count)] for turn in range(rounds + 1)]
 
 
 def race(

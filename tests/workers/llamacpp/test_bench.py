@@ -18,7 +18,15 @@ from tightfit.workers.llamacpp.speed import NoSpeed, Sample, Speed
 
 def test_in_a_round_all_have_their_turn_and_nobody_is_always_first():
     order = running_order(3, 5)
-    assert order == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2], [1, 2, 0], [2, 0, 1]]
+    assert order == [[0, 1, 2], [2, 0, 1], [1, 2, 0], [0, 1, 2], [2, 0, 1], [1, 2, 0]]
+
+
+@pytest.mark.parametrize("count", [2, 10, 47])
+def test_nobody_is_late_in_every_round_of_a_long_one(count):
+    order = running_order(count, 4)
+    assert all(sorted(turn) == list(range(count)) for turn in order)
+    places = [[turn.index(i) / count for turn in order[1:]] for i in range(count)]
+    assert all(0.15 < sum(each) / 4 < 0.75 for each in places)
 
 
 def test_files_are_run_in_that_order_and_the_first_round_does_not_count():
@@ -29,8 +37,8 @@ def test_files_are_run_in_that_order_and_the_first_round_does_not_count():
         return Sample(1, 1, 1, 1, len(seen))
 
     found = race(3, 2, once, lambda *at: ticks.append(at))
-    assert seen == [0, 1, 2, 1, 2, 0, 2, 0, 1]
-    assert [[sample.peak_bytes for sample in samples] for samples in found] == [[6, 8], [4, 9], [5, 7]]
+    assert seen == [0, 1, 2, 2, 0, 1, 1, 2, 0]
+    assert [[sample.peak_bytes for sample in samples] for samples in found] == [[5, 9], [6, 7], [4, 8]]
     assert ticks == [(i, 9) for i in range(1, 10)]
 
 
