@@ -82,6 +82,7 @@ summary { cursor: pointer; color: var(--accent); font-size: 0.92rem; }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 footer { color: var(--muted); font-size: 0.82rem; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
+  .tight tbody th { white-space: normal; min-width: 8.5rem; }
   main { padding: 20px 12px 40px; }
   section { padding: 16px 14px; }
   h1 { font-size: 1.4rem; }

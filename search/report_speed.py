@@ -102,8 +102,8 @@ def speed_caption(summary: Summary, front: Front, points: Sequence[Point], phase
         "Across are the median and its interval, upright one standard error."
     )
     left = len(summary.speeds) - len(points)
-    plans = "1 more plan was" if left == 1 else f"{left} more plans were"
-    return f"{words} {plans} run that {front.split} has no loss of." if left else words
+    plans = "1 more plan, not measured on it, is" if left == 1 else f"{left} more, not measured on it, are"
+    return f"{words} {plans} in the table." if left else words
 
 
 def speed_rows_table(summary: Summary, front: Front | None, selected: str | None = None) -> Html:

@@ -195,7 +195,7 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-card th:first-child, .tf-card td:first-child { text-align: left; padding-left: 0; }
 .tf-card tbody th { font-weight: 500; }
 .tf-card tr.chosen { background: var(--tf-mark); }
-.tf-card tr.selected > th:first-child { box-shadow: -6px 0 var(--tf-card), -9px 0 var(--tf-accent); }
+.tf-card tr.selected > th { color: var(--tf-accent); font-weight: 650; }
 .tf-card details { margin-top: 10px; }
 .tf-card caption.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden;
   clip-path: inset(50%); }
@@ -212,6 +212,7 @@ h2.tf-heading { padding: 14px 18px 0; }
   color: var(--tf-muted); padding: 24px; min-height: 200px; }
 .tf-plot .nsewdrag { cursor: pointer; }
 @media (max-width: 640px) {
+  .tf-card .tight tbody th { white-space: normal; min-width: 8rem; }
   .gradio-container .main.fillable { padding: 8px; }
   .tf-card table { font-size: 0.79rem; }
   .tf-card th, .tf-card td { padding: 4px 3px 4px 5px; }

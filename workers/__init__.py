@@ -14,5 +14,6 @@ replaces workers, a :mod:`~tightfit.workers.hand` is one of them as the pool see
 :mod:`~tightfit.workers.cluster` is the Ray they live in, which :mod:`~tightfit.workers.guard` ends with us.
 
 :mod:`~tightfit.workers.lab` trains the small models that claims and tests can rest on without any
-download. :mod:`~tightfit.workers.llamacpp` runs GGUF files in llama.cpp. Nothing here knows how plans are found.
+download. :mod:`~tightfit.workers.llamacpp` runs GGUF files in llama.cpp. Nothing here knows how plans are
+found.
 """

@@ -94,6 +94,7 @@ def test_every_setting_arrives_where_it_is_used(tmp_path: Path) -> None:
     assert settings.target_rules() is get_target("vllm")
 
 
+NO_BOUND = "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."
 WRONG_VALUES = [
     # Sizes.
     ("budget: {weights: 76}", "budget.weights: 76 is not a size: write a number and a unit"),
@@ -139,7 +140,10 @@ WRONG_VALUES = [
     # Words.
     (f"{BUDGET}device: gpu", "device: 'gpu' is not one of auto, cpu, cuda, mps. Did you mean 'cpu'?"),
     (f"{BUDGET}device: off", "device: 'off' is not one of auto, cpu, cuda, mps."),
-    (f"{BUDGET}target: vlm", "target: no target is called 'vlm' (targets: any, vllm, llama.cpp). Did you mean 'vllm'?"),
+    (
+        f"{BUDGET}target: vlm",
+        "target: no target is called 'vlm' (targets: any, vllm, llama.cpp). Did you mean 'vllm'?",
+    ),
     (f"{BUDGET}target: 3", "target: 3 is not one of any, vllm, llama.cpp."),
     # Text.
     (f"{BUDGET}model: ''", "model: '' is not text such as smollm2-135m-offgrid"),
@@ -189,8 +193,8 @@ WRONG_VALUES = [
     (f"{BUDGET}space:", "space: null is not a mapping with keys among weights"),
     (f"{BUDGET}text: []", "text: an empty list is not a mapping with keys among source"),
     # Several keys together.
-    ("budget: {}", "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."),
-    ("budget: {weights: null}", "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."),
+    ("budget: {}", NO_BOUND),
+    ("budget: {weights: null}", NO_BOUND),
     ("budget: {total: 1GB}", "budget.total: also give budget.context"),
     (f"{BUDGET}text: {{source: null}}", "text: neither source nor dataset is given"),
     (f"{BUDGET}text: {{source: a.txt, dataset: {{id: b}}}}", "text: both source and dataset are given"),
