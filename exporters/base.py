@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,25 @@ class Shipment:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
+@contextmanager
+def put_in_place(out: Path) -> Iterator[Path]:
+    """Give a path beside ``out`` to write to, which replaces it once everything went well, or vanishes.
+
+    Raises:
+        InputError: there cannot be such a file.
+    """
+    if out.is_dir():
+        raise InputError(f"{out} is a folder: name the file to write.")
+    partial = out.with_name(f".{out.name}.{os.getpid()}")
+    try:
+        yield partial
+        os.replace(partial, out)
+    except OSError as error:
+        raise InputError(f"{out} cannot be written ({error.strerror or error}).") from error
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_whole(out: Path, text: str) -> Path:
     """Write a text file whole or not at all, replacing an earlier one.
 
@@ -57,14 +77,6 @@ def write_whole(out: Path, text: str) -> Path:
     Raises:
         InputError: there cannot be such a file.
     """
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: name the file to write.")
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
+    with put_in_place(out) as partial:
         partial.write_text(text, encoding="utf-8")
-        os.replace(partial, out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return out

@@ -8,14 +8,13 @@ the base type is a quantized one, and a type that does not divide a width is rep
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tightfit.exporters.base import Shipment, write_whole
+from tightfit.exporters.base import Shipment, put_in_place
 from tightfit.exporters.gguf.architectures import gguf_name
 from tightfit.exporters.gguf.refusals import ggml_options
 from tightfit.exporters.imatrix import write_imatrix
@@ -52,25 +51,12 @@ def export(shipment: Shipment, out: Path) -> Path:
         InputError: a file cannot be written, the plan is not one of the space, or ``llama-quantize``
             could not carry it out to the letter.
     """
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: name the file to write.")
-    recipe = read_recipe(shipment)
-    beside = imatrix_path(out)
-    if beside.is_dir():
-        raise InputError(f"{beside} is a folder: the importance matrix would be written there.")
-    partial = beside.with_name(f".{beside.name}.{os.getpid()}")
-    try:
+    recipe, dataset = read_recipe(shipment), f"calibration of Tightfit plan {shipment.plan.digest[:12]}"
+    with put_in_place(out) as rules:
+        rules.write_text("".join(f"{rule.pattern}={rule.option}\n" for rule in recipe.rules), "utf-8")
         if recipe.importance:
-            write_imatrix(
-                partial, recipe.importance, f"calibration of Tightfit plan {shipment.plan.digest[:12]}"
-            )
-        write_whole(out, "".join(f"{rule.pattern}={rule.option}\n" for rule in recipe.rules))
-        if recipe.importance:
-            os.replace(partial, beside)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
+            with put_in_place(imatrix_path(out)) as beside:
+                write_imatrix(beside, recipe.importance, dataset)
     return out
 
 

@@ -83,9 +83,7 @@ def _chunks(windows: Sequence[Tensor]) -> list[list[int]]:
     return stretches(windows, _TRACED_TOKENS)
 
 
-def _errors(
-    replica: Replica, decision: Decision, option: Option, read_back: ReadBack
-) -> dict[str, Tensor]:
+def _errors(replica: Replica, decision: Decision, option: Option, read_back: ReadBack) -> dict[str, Tensor]:
     """Weight error ΔW of every matrix that a decision owns, shape (rows, cols)."""
     return {site: read_back(site, option) - replica.original(site) for site in owners(replica, decision)}
 

@@ -49,17 +49,16 @@ def reopen(store: Store) -> Reopened:
         InputError: the run has not got so far, or its model, text or importances are gone or are others.
     """
     import torch
-    import transformers
     from safetensors.torch import load_file
 
     from tightfit.compress import Replica
-    from tightfit.search.stages.prepare import SPLITS, pick_device
+    from tightfit.search.stages.prepare import SPLITS, facts_of, pick_device, split_text
     from tightfit.workers.evaluator import Evaluator
     from tightfit.workers.models import load_model
     from tightfit.workers.option_cache import OptionCache
     from tightfit.workers.recipe import digest_importance
     from tightfit.workers.scratch import make_scratch
-    from tightfit.workers.text import load_text, split_documents
+    from tightfit.workers.text import load_text
 
     held, model, stored = store.get("identity"), store.get("model"), store.get("settings")
     if not held or model is None or stored is None:
@@ -70,20 +69,10 @@ def reopen(store: Store) -> Reopened:
     _check(store, held, {"text": text.digest})
     kept = find_importance(folder, model["digest"])
     loaded = load_model(str(find_model(store, model)), device=device)
-    needs = {name: getattr(asked, name) for name in SPLITS}
-    splits = split_documents(
-        text, loaded.tokenizer, needs, asked.sequence, settings.seed, asked.allow_shortfall
-    )
-    facts = {
-        "model digest": loaded.digest,
-        **{f"{name} text": splits[name].digest for name in SPLITS},
-        "number of threads": held.get("number of threads"),
-        "device": device,
-        "torch version": torch.__version__,
-        "transformers version": transformers.__version__,
-    }
-    _check(store, held, facts)
+    splits = split_text(settings, loaded, text)
     threads = int(held.get("number of threads") or 1)
+    facts = facts_of(loaded, text, splits, threads, device)
+    _check(store, held, facts)
     torch.set_num_threads(threads)
     importance = load_file(kept, device=device)
     reference = folder / "reference"

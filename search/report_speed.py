@@ -63,7 +63,7 @@ def speed_facts(summary: Summary, digest: str) -> list[tuple[str, str, str, str]
     if run is None:
         return []
     if isinstance(run.speed, NoSpeed):
-        return [("Speed", "–", "", f"could not be run: {run.speed.reason}")]
+        return [(_FACTS["generate"], "–", "", f"could not be run: {run.speed.reason}")]
     bounds, facts = {bound.phase: bound for bound in asked_bounds(summary)}, []
     for phase, name in _FACTS.items():
         bound = bounds.get(phase)

@@ -17,6 +17,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tightfit.exporters.base import put_in_place
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.records import StoredPlan, StoredTrial
 from tightfit.search.store import Store
@@ -71,13 +72,12 @@ def write_study(store: Store, path: Path) -> Path:
         InputError: the run has no space yet, or there cannot be such a file.
     """
     file = path / STUDY_FILE if path.is_dir() else path
-    partial = file.with_name(f".{file.name}.{os.getpid()}")
     with store.snapshot():
         decisions, outcomes = store.decisions(), _outcomes(store)
         space, about = SpaceFacts.read(store.get("space")), _about(store)
     if not decisions:
         raise InputError(f"the run at {store.path} has no space yet; let it get past its first stage.")
-    try:
+    with put_in_place(file) as partial:
         partial.write_bytes(b"")
         with _new_study(partial, store.path.resolve().parent.name) as (storage, study):
             for key, value in about.items():
@@ -85,11 +85,6 @@ def write_study(store: Store, path: Path) -> Path:
             distributions = _distributions(decisions)
             limit = about.get("limit (bytes)")
             _add_trials(storage, study, [_trial(o, distributions, space, limit) for o in outcomes])
-        os.replace(partial, file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written ({error.strerror}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return file
 
 

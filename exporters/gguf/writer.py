@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tightfit import __version__
+from tightfit.exporters.base import put_in_place
 from tightfit.exporters.gguf.architectures import get_architecture
 from tightfit.exporters.gguf.metadata import check_config, write_metadata
 from tightfit.exporters.gguf.refusals import ggml_options
@@ -36,18 +37,9 @@ def export(shipment: Shipment, out: Path) -> Path:
         InputError: the plan is not one of the space or not one that llama.cpp can store, llama.cpp would
             compute the model differently, or there cannot be such a file.
     """
-    if out.is_dir():
-        raise InputError(f"{out} is a folder: name the file to write.")
-    partial = out.with_name(f".{out.name}.{os.getpid()}")
-    try:
-        # Asked first, since what follows takes a while.
-        with partial.open("wb") as file:
-            prepare(shipment).write(file)
-        os.replace(partial, out)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error.strerror or error}).") from error
-    finally:
-        partial.unlink(missing_ok=True)
+    # The place first, since what follows takes a while.
+    with put_in_place(out) as partial, partial.open("wb") as file:
+        prepare(shipment).write(file)
     return out
 
 

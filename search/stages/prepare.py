@@ -97,7 +97,7 @@ def prepare(
     with progress.stage("prepare", "loading model and text"):
         text = load_text(settings.text.source, settings.text.dataset)
         loaded = load_model(settings.model, device=device)
-        splits = _split(settings, loaded, text)
+        splits = split_text(settings, loaded, text)
     replica = Replica(loaded.model, loaded.geometry)
     before = {key: store.get(key, {}) for key in ("timing", "work")}
     calibration = [
@@ -105,16 +105,7 @@ def prepare(
     ]
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
-    facts = {
-        "model digest": loaded.digest,
-        "text": text.digest,
-        **{f"{name} text": splits[name].digest for name in SPLITS},
-        "number of threads": threads,
-        "device": device,
-        "torch version": torch.__version__,
-        "transformers version": transformers.__version__,
-    }
-    identify(store, facts)
+    identify(store, facts_of(loaded, text, splits, threads, device))
     take_over()
     _record(store, settings, loaded, text, splits)
     # The importances stand for all that they come from: weights, calibration text, device, threads.
@@ -144,7 +135,23 @@ def prepare(
     return bench
 
 
-def _split(settings: Settings, loaded: LoadedModel, text: Text) -> Splits:
+def facts_of(
+    loaded: LoadedModel, text: Text, splits: Splits, threads: int, device: str
+) -> dict[str, str | int]:
+    """Return by name whatever measurements rest on."""
+    return {
+        "model digest": loaded.digest,
+        "text": text.digest,
+        **{f"{name} text": splits[name].digest for name in SPLITS},
+        "number of threads": threads,
+        "device": device,
+        "torch version": torch.__version__,
+        "transformers version": transformers.__version__,
+    }
+
+
+def split_text(settings: Settings, loaded: LoadedModel, text: Text) -> Splits:
+    """Split a text into the parts that the settings ask for."""
     asked = settings.text
     needs = {name: getattr(asked, name) for name in SPLITS}
     return split_documents(

@@ -1,14 +1,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from tightfit.search.figures import plan_figure, sensitivity_figure
+from tightfit.search.map_figures import bits_colour
+from tightfit.search.maps import Cell
+from tightfit.search.palette import BITS_COLOURS
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
+from tightfit.spaces import GgmlOption
 
 
 @pytest.fixture
@@ -29,6 +34,42 @@ def test_a_plan_is_drawn_with_its_bits(summary: Summary) -> None:
         for z, text in zip(zs, texts, strict=True)
     }
     assert len(colours) == len({text for _, text in colours})
+
+
+def test_a_plan_for_llama_cpp_is_drawn_with_its_types(summary: Summary) -> None:
+    types = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q4_0", "IQ4_NL", "Q8_0")
+    options = [GgmlOption(name) for name in types]
+
+    def typed(cell: Cell, option: GgmlOption) -> Cell:
+        stored = 8 * option.block_bytes / option.block
+        return replace(cell, option=option.name, bits=option.bits, type=option.type, stored=stored)
+
+    rows = tuple(
+        tuple(typed(c, o) for c, o in zip(row, options, strict=True)) for row in summary.layout.cells
+    )
+    apart = tuple(typed(cell, GgmlOption("Q8_0")) for cell in summary.layout.apart)
+    figure = plan_figure(replace(summary.layout, cells=rows, apart=apart))
+    body, strip = figure.data
+    assert list(body.text[0]) == list(types)
+    assert list(strip.text[0]) == ["embed = head Q8_0"]
+    places = dict(zip(types, body.z[0], strict=True))
+    assert places["Q2_K"] < places["Q3_K"] < places["IQ4_XS"] < places["Q4_K"] < places["Q8_0"]
+    assert places["Q4_K"] == places["Q4_0"] == places["IQ4_NL"]  # 4.5 bits each
+    assert places["Q4_K"] == pytest.approx(2.5)  # between the colours of 4 and 5 bits
+    assert "Q4_K: 4.5 stored bits per weight" in body.hovertext[0][3]
+    (key,) = figure.layout.annotations
+    shown = re.findall(r"</span> (\w+)", key.text)
+    assert shown == ["Q2_K", "Q3_K", "IQ4_XS", "IQ4_NL", "Q4_0", "Q4_K", "Q8_0"]
+    assert key.text.count("<br>") == 1
+
+
+def test_colours_of_stored_bits_lie_between_those_of_the_widths_around_them() -> None:
+    assert {bits: bits_colour(bits) for bits in BITS_COLOURS} == BITS_COLOURS
+    assert bits_colour(1.5) == BITS_COLOURS[2]
+    assert bits_colour(64) == BITS_COLOURS[32]
+    channels = lambda colour: [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+    low, middle, high = (channels(bits_colour(bits)) for bits in (4, 4.5, 5))
+    assert middle == [pytest.approx((a + b) / 2, abs=0.51) for a, b in zip(low, high, strict=True)]
 
 
 def test_sensitivity_is_drawn_on_a_logarithmic_scale(summary: Summary) -> None:

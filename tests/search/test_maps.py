@@ -55,6 +55,16 @@ def test_every_matrix_of_a_plan_has_its_cell(space: Callable[..., Space], family
     assert len(found.modules) == (7 if family == "llama" else 4)
 
 
+def test_types_of_llama_cpp_are_named_with_the_bits_that_they_store(space: Callable[..., Space]) -> None:
+    built = space(target="llama.cpp", types=("Q4_0", "Q5_1"))
+    found = plan_map(sites(built), built.decisions, built.plan([1] * len(built.decisions)))
+    cells = [cell for row in found.cells for cell in row if cell]
+    assert {(cell.option, cell.type, cell.stored, cell.bits) for cell in cells} == {("Q5_1", "Q5_1", 6.0, 5)}
+    other = space(bits=(3, 4))
+    plain = plan_map(sites(other), other.decisions, other.plan([0] * len(other.decisions)))
+    assert {(cell.type, cell.stored) for row in plain.cells for cell in row if cell} == {(None, None)}
+
+
 def test_a_tied_pair_is_one_cell_and_an_untied_one_two(space: Callable[..., Space]) -> None:
     for tied, names in ((True, ["embed = head"]), (False, ["embed", "head"])):
         built = space(tied=tied)

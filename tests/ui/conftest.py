@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,18 +27,22 @@ CONFIG = {
     "max_position_embeddings": 128,
     "tie_word_embeddings": True,
 }
-RULES = WeightRules(bits=(3, 4, 5, 6), groups=(64,), zeros=("float",), only={"embed": (8,)})
+RULES: dict[str, dict[str, Any]] = {
+    "any": {"bits": (3, 4, 5, 6), "groups": (64,), "zeros": ("float",), "only": {"embed": (8,)}},
+    "llama.cpp": {"types": ("Q4_0", "Q5_0", "Q5_1", "Q8_0"), "pin": {"embed": "Q8_0"}},
+}
+"""By target; four levels each."""
 
 
-def small_space() -> Space:
-    return build_space(read_geometry(CONFIG), RULES, get_target("any"))
+def small_space(target: str = "any") -> Space:
+    return build_space(read_geometry(CONFIG), WeightRules(**RULES[target]), get_target(target))
 
 
 class SmallRun:
     """Writes a run into a store, as far as a test needs it; the best plan of a size is a prefix of bits."""
 
-    def __init__(self, store: Store) -> None:
-        self.store, self.space = store, small_space()
+    def __init__(self, store: Store, target: str = "any") -> None:
+        self.store, self.space, self.target = store, small_space(target), target
         rng = np.random.default_rng([3, 1])
         self.losses = [
             size * 4.0 ** -np.arange(len(decision.options))
@@ -62,9 +67,8 @@ class SmallRun:
     def inspect(self) -> None:
         put = self.store.put
         self.store.set_space(self.space)
-        rules = {"bits": RULES.bits, "groups": RULES.groups, "zeros": RULES.zeros, "only": dict(RULES.only)}
-        budget = {"weights": f"{self.limit}B"}
-        put("settings", {"model": "tiny", "budget": budget, "space": {"weights": rules}})
+        budget, rules = {"weights": f"{self.limit}B"}, {"weights": RULES[self.target]}
+        put("settings", {"model": "tiny", "target": self.target, "budget": budget, "space": rules})
         put("space", {**vars(SpaceFacts.of(self.space)), "config": CONFIG})
         put(
             "model",
@@ -139,9 +143,9 @@ class SmallRun:
 def small_run(tmp_path: Path) -> Callable[..., SmallRun]:
     """Makes a run that went ``until`` a stage, in a folder of runs."""
 
-    def build(until: str = "report", name: str = "demo") -> SmallRun:
+    def build(until: str = "report", name: str = "demo", target: str = "any") -> SmallRun:
         store = Store.open(tmp_path / "runs" / name / "run.db")
-        run = SmallRun(store)
+        run = SmallRun(store, target)
         run.write(until)
         return run
 

@@ -55,6 +55,19 @@ def test_options_are_listed_by_layer_with_the_embedding_apart(run_until: Callabl
     assert options_by_layer(run, None) == ""
 
 
+def test_types_of_llama_cpp_are_counted_by_the_weights_that_they_hold(
+    small_run: Callable[..., object],
+) -> None:
+    made = small_run("report", target="llama.cpp")
+    run = read(made.store.path.parent)
+    page = options_by_layer(run, shown_plan(run, View(run.folder).picking(made.plans[0])))
+    embed = next(d.weights for d in run.decisions if d.name == "embed")
+    share = embed / sum(d.weights for d in run.decisions)
+    assert f"Share of the weights: Q4_0 {1 - share:.0%}, Q8_0 {share:.0%}." in page
+    other = read(small_run("report", name="other").store.path.parent)
+    assert "Share of the weights" not in options_by_layer(other, shown_plan(other, View(other.folder)))
+
+
 def test_a_matrix_shows_every_option_and_the_one_in_the_plan(run_until: Callable[[str], Run]) -> None:
     run = run_until("report")
     decision = shown_decision(run, View(run.folder))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.search.speeds import add_speeds
 
 from tightfit.ui import panels
 from tightfit.ui.view import View
@@ -92,6 +93,30 @@ def test_a_plan_of_the_predicted_front_is_solved_for(
     small_run("explore", name="later")
     _, view = drawn(window, View())
     assert window.picked(view, digest[:12]).digest == digest
+
+
+def test_the_page_of_speeds_is_there_for_runs_that_have_some(
+    window: Window, small_run: Callable[..., object]
+) -> None:
+    made = small_run("report", target="llama.cpp")
+    updates, view = drawn(window, View())
+    assert not updates[window._timed]["visible"]
+    add_speeds(made.store, {made.plans[0]: 50.0, made.plans[1]: 60.0})
+    updates, view = drawn(window, view)
+    assert updates[window._timed]["visible"]
+    assert "Run in llama.cpp" in texts(updates)
+
+
+def test_weights_that_cannot_be_written_are_said_to_be_so(
+    window: Window, small_run: Callable[..., object], tmp_path: Path
+) -> None:
+    made = small_run("report", target="llama.cpp")
+    made.store.put("model", {**made.store.get("model"), "name": str(tmp_path / "gone")})
+    _, view = drawn(window, View())
+    with pytest.warns(UserWarning, match="gone"):
+        button = window.shipped(view)
+    assert button["interactive"]
+    assert list((tmp_path / "exports").glob("*.gguf")) == []
 
 
 def test_no_event_is_an_endpoint_for_others(window: Window) -> None:

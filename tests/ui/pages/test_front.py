@@ -8,7 +8,9 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from tightfit.spaces import Plan
+from tightfit.search.exporting import export_plan
+from tightfit.search.store import Store
+from tightfit.spaces import InputError, Plan
 from tightfit.ui.pages.front import HEADERS, MIB, PLAN_COLUMN, FrontPage, digest_of
 from tightfit.ui.runs import Run, front_key, read
 from tightfit.ui.view import View, shown_plan
@@ -102,3 +104,43 @@ def test_before_anything_was_measured_there_are_words(
     assert "after the stage “solve”" in json.loads(updates[page.figure])["words"]
     assert not updates[page.export]["visible"]
     assert not updates[page.table]["visible"]
+
+
+def test_weights_are_offered_where_a_tool_has_a_file_for_them(
+    page: FrontPage, small_run: Callable[..., object]
+) -> None:
+    other = draw(page, read(small_run("report", name="other").store.path.parent))
+    assert not other[page.ship]["visible"]
+    assert not other[page.weights]["visible"]
+    run = read(small_run("report", target="llama.cpp").store.path.parent)
+    updates = draw(page, run)
+    assert updates[page.ship]["visible"]
+    assert not updates[page.weights]["visible"]
+
+
+def test_the_weights_are_those_of_the_plan_shown(page: FrontPage, shipped_run: Path, tmp_path: Path) -> None:
+    run = read(shipped_run)
+    shown = shown_plan(run, View(run.folder))
+    file = page.write_weights(run, shown)
+    assert file.parent == tmp_path
+    with Store.open(shipped_run, mode="ro") as store:
+        wanted = export_plan(store, "llama.cpp", tmp_path / "wanted.gguf", shown.plan.digest).files[0]
+    assert file.read_bytes() == wanted.read_bytes()
+    updates = draw(page, run)
+    assert not updates[page.ship]["visible"]
+    assert updates[page.weights]["value"] == str(file)
+    assert updates[page.weights]["label"].startswith("Download GGUF, ")
+    written = file.stat().st_mtime_ns
+    assert page.write_weights(run, shown) == file
+    assert file.stat().st_mtime_ns == written
+
+
+def test_without_the_model_no_weights_are_written_and_it_says_why(
+    page: FrontPage, small_run: Callable[..., object], tmp_path: Path
+) -> None:
+    made = small_run("report", target="llama.cpp")
+    made.store.put("model", {**made.store.get("model"), "name": str(tmp_path / "gone")})
+    run = read(made.store.path.parent)
+    with pytest.raises(InputError, match="gone"):
+        page.write_weights(run, shown_plan(run, View(run.folder)))
+    assert list(tmp_path.glob("*.gguf")) == []
