@@ -6,6 +6,9 @@ For every plan to compare with (a type everywhere, or a mix that ``llama-quantiz
 search with exactly its bytes as the budget; all searches share one folder, so that sensing is done once. Both
 plans are then measured on the same holdout text, and all files are run in llama.cpp in turn. KL is in nats
 per token; speeds are ratios, searched over compared, paired by round.
+
+With ``--no-slower`` formats are timed first, and every search must also keep the speed of generation that
+their table predicts for the plan that it is compared with.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tightfit.exporters import get_exporter
+from tightfit.proxies.latency import LatencyTable
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
 from tightfit.search.agents.uniform import uniform_levels
 from tightfit.search.inspection import inspect_settings
@@ -55,6 +59,7 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=64)
     parser.add_argument("--generate", type=int, default=128)
     parser.add_argument("--holdout", type=int, default=8192, help="tokens")
+    parser.add_argument("--no-slower", action="store_true", help="bound speed as well as bytes")
     parser.add_argument("--runs", default="runs")
     parser.add_argument("--name", default="llamacpp")
     arguments = parser.parse_args()
@@ -62,21 +67,33 @@ def main() -> None:
     pairs = []
     for name in arguments.against:
         levels = _levels(space, name)
-        folder = run_search(_settings(arguments, space.bytes_of(levels)), say=lambda line: None)
+        limit, speed = space.bytes_of(levels), None
+        if arguments.no_slower:
+            # Any speed at all, so that formats are timed; once they are, the folder keeps their times.
+            folder = run_search(_settings(arguments, limit, 1.0), say=lambda line: None)
+            speed = _predicted_speed(folder, space, levels)
+        folder = run_search(_settings(arguments, limit, speed), say=lambda line: None)
         with Store.open(folder, mode="ro") as store:
-            pairs.append(Pair(name, space.bytes_of(levels), stored_plan(store, None), space.plan(levels)))
+            pairs.append(Pair(name, limit, stored_plan(store, None), space.plan(levels)))
         print(f"searched at the bytes of {name}", flush=True)
     _report(arguments, pairs, folder)
 
 
-def _settings(arguments: argparse.Namespace, limit: int) -> Settings:
+def _predicted_speed(folder: Path, space: Space, levels: tuple[int, ...]) -> float:
+    """Tokens per second of a plan under the table of times of a run."""
+    with Store.open(folder, mode="ro") as store:
+        table = LatencyTable.from_dict(store.get_fit("latency_generate") or {})
+    return 1 / table.predict(space.geometry, space.site_options(space.plan(levels)))
+
+
+def _settings(arguments: argparse.Namespace, limit: int, speed: float | None = None) -> Settings:
     return Settings.from_dict(
         {
             "name": arguments.name,
             "runs": arguments.runs,
             "model": arguments.model,
             "target": "llama.cpp",
-            "budget": {"weights": f"{limit}B"},
+            "budget": {"weights": f"{limit}B", "tokens_per_second": speed},
             "space": {"weights": {"types": arguments.types}},
             "text": {"source": arguments.text, "selection": 4096, "holdout": arguments.holdout},
             "sense": {
@@ -86,6 +103,7 @@ def _settings(arguments: argparse.Namespace, limit: int) -> Settings:
                 "certificate_plans": 4,
             },
             "search": {"evaluations": 16},
+            "validate": {"prompt": arguments.prompt, "generate": arguments.generate},
             "workers": {"validation": 0},
         }
     )

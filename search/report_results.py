@@ -6,6 +6,7 @@ from tightfit.search.figures import front_figure, plan_figure, sensitivity_figur
 from tightfit.search.maps import SiteMap
 from tightfit.search.page import Html, escaped, figure, join, section, table, tag
 from tightfit.search.report_speed import budget_text, speed_facts
+from tightfit.search.speed_points import asked_bounds
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, shown_rows
 from tightfit.search.words import comparison
@@ -49,9 +50,7 @@ def verdict(summary: Summary) -> Html:
     if result.fits is False and (not result.too_slow or _too_large(summary)):
         notes.append("The plan does not keep the budget.")
     if result.offered and result.offered != result.chosen:
-        notes.append(
-            "On the holdout text a baseline loses less than the plan that the search chose; it is offered."
-        )
+        notes.append(_why_offered(summary))
     return tag(
         "div",
         tag("p", result.verdict),
@@ -59,6 +58,15 @@ def verdict(summary: Summary) -> Html:
         class_=f"verdict {'good' if good else 'bad'}",
         role="status",
     )
+
+
+def _why_offered(summary: Summary) -> str:
+    """Say why a baseline is offered in place of the plan that the search chose."""
+    final, chosen = summary.final, summary.chosen
+    loses_more = final and chosen and final.measured.kl > chosen.measured.kl
+    if loses_more and asked_bounds(summary):
+        return "A baseline comes nearer to the bound on speed than the plan that the search chose; it is offered."
+    return "On the holdout text a baseline loses less than the plan that the search chose; it is offered."
 
 
 def _too_large(summary: Summary) -> bool:

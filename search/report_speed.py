@@ -75,9 +75,12 @@ def speed_facts(summary: Summary, digest: str) -> list[tuple[str, str, str, str]
         value, half = (f"{measure.scale * x:.{digits}f}" for x in (found.median, found.spread))
         remark = f"± {half} in llama.cpp"
         if bound:
-            remark += (
-                f"; {'too slow' if bound.excess(run.speed) > 0 else 'within bounds'}: {bound.asked} asked for"
+            end = (
+                f"at least {1 / bound.seconds:g}"
+                if phase == "generate"
+                else f"at most {1000 * bound.seconds:g}"
             )
+            remark += f"; {end} asked for" + (": too slow" if bound.excess(run.speed) > 0 else "")
         facts.append((name, value, "" if phase == "generate" else "ms", remark))
     return facts
 
@@ -97,9 +100,11 @@ def _drawing(summary: Summary, front: Front | None, phase: Phase) -> Html | None
 
 def speed_caption(summary: Summary, front: Front, points: Sequence[Point], phase: Phase) -> str:
     """Say what a figure of speeds shows, and which plans it lacks."""
+    asked = " and ".join(bound.asked for bound in asked_bounds(summary))
     words = (
         f"Loss measured on {front.split}; the lower and the further {MEASURES[phase].better}, the better. "
         "Across are the median and its interval, upright one standard error."
+        + (f" Asked for: {asked}." if asked else "")
     )
     left = len(summary.speeds) - len(points)
     plans = "1 more plan, not measured on it, is" if left == 1 else f"{left} more, not measured on it, are"

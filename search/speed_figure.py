@@ -77,8 +77,9 @@ def ratio_figure(rows: Sequence[SpeedRow]) -> go.Figure:
     predicted = [1 / row.predicted["generate"] for row in rows]
     # Ratios are of times, of which speeds are the inverse: the ends of the interval change places.
     spans = [tuple(1 / x for x in row.measured["generate"]) for row in rows]
-    ends = [*predicted, *(end for span in spans for end in span)]
-    margin = 0.06 * (max(ends) - min(ends)) or 0.05
+    # Bars of a busy machine may be so long that all points would fall into one spot.
+    ends = [*predicted, *(middle for middle, _, _ in spans)]
+    margin = max(0.5 * (max(ends) - min(ends)), 0.05)
     line = [min(ends) - margin, max(ends) + margin]
     figure.add_trace(
         go.Scatter(

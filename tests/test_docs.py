@@ -55,3 +55,13 @@ def test_effective_bits_in_the_guide_are_those_of_the_options() -> None:
         for zero, written in zip(COLUMNS, effective, strict=True):
             packed = WeightOption(int(bits), int(group), zero).tensor_bytes(1024, 1536)
             assert f"{8 * packed / (1024 * 1536):.3f}" == written
+
+
+def test_the_example_for_llama_cpp_is_a_search_that_can_begin() -> None:
+    from tightfit.search.inspection import inspect_settings
+    from tightfit.search.settings import load_settings
+
+    settings = load_settings(ROOT / "docs" / "llama.cpp.yaml")
+    inspection = inspect_settings(settings)
+    assert settings.target == "llama.cpp"
+    assert inspection.space.floor < inspection.limit < inspection.space.ceiling

@@ -112,7 +112,9 @@ class Window:
             if run and shown:
                 self._front.write_weights(run, shown)
         except TightfitError as error:
-            gr.Warning(str(error), duration=None, title="No file was written")
+            # It stays until it is closed: there is a choice to make.
+            words = f"{error} The plan alone can still be exported as JSON."
+            gr.Warning(words, duration=None, title="No file was written")
         return gr.update(value=READY, interactive=True)
 
     def _wiring(self, *inputs: Any) -> dict[str, Any]:

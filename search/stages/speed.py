@@ -59,6 +59,7 @@ def run_finalists(bench: Bench, proposals: Sequence[Proposal]) -> dict[str, Spee
         By the plan's digest; empty where the settings ask for nothing.
     """
     if not (bench.settings.validation.hardware or bounds_of(bench.settings)):
+        bench.store.forget((), ("hardware",))  # of the run under other settings
         return {}
     # The uniform baseline first: all others are compared with it.
     ordered = sorted(proposals, key=lambda p: ("uniform", "mix", "searched").index(p.kind))
@@ -124,6 +125,8 @@ def _run(bench: Bench, plans: Sequence[Plan], key: str, what: str) -> dict[str, 
 def _measure(bench: Bench, plans: Sequence[Plan], what: str) -> list[Speed | NoSpeed]:
     folder = bench.store.path.parent / "hardware"
     folder.mkdir(exist_ok=True)
+    for left in folder.iterdir():  # by a run that was killed
+        left.unlink()
     asked = bench.settings.validation
     files: list[Path] = []
     try:

@@ -97,8 +97,9 @@ def test_bounds_are_part_of_the_budget_and_of_the_tiles(store: Store) -> None:
     slow, fast = summary.speeds[0].digest, summary.speeds[-1].digest
     (name, value, unit, remark), (first, *_) = speed_facts(summary, slow)
     assert (name, value, unit, first) == ("Tokens/s", "100.0", "", "First token")
-    assert remark == "± 3.0 in llama.cpp; too slow: 120 tokens/s asked for"
-    assert "; within bounds: 120 tokens/s" in speed_facts(summary, fast)[0][3]
+    assert remark == "± 3.0 in llama.cpp; at least 120 asked for: too slow"
+    assert speed_facts(summary, fast)[0][3].endswith("; at least 120 asked for")
+    assert speed_facts(summary, fast)[1][3].endswith("; at most 1000 asked for")
     page = render_report(summary)
     assert 'id="speed-prompt"' in page
     assert budget_text(summary) in page
@@ -115,6 +116,16 @@ def test_a_plan_that_is_too_slow_is_not_called_too_large(store: Store) -> None:
     page = render_report(summarize(store))
     assert "misses the bound on speed" in page
     assert "does not keep the budget" in page
+
+
+def test_a_baseline_that_is_offered_for_its_speed_is_not_said_to_lose_less(store: Store) -> None:
+    summary = summarize(store)
+    worse = max(summary.front.rows, key=lambda row: row.measured.kl).digest
+    store.put("result", {**store.get("result"), "offered": worse, "fits": False, "too_slow": True})
+    ask(store, tokens_per_second=1e6)
+    page = render_report(summarize(store))
+    assert "comes nearer to the bound on speed" in page
+    assert "loses less than the plan that the search chose" not in page
 
 
 def test_times_are_in_picoseconds_per_weight_and_token(store: Store) -> None:

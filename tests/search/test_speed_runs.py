@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -100,12 +101,25 @@ def test_no_file_is_left_and_nothing_is_run_again(finished: tuple[Settings, Path
 
 def test_other_work_is_run_anew(finished: tuple[Settings, Path]) -> None:
     settings, folder = finished
+    (folder / "hardware" / "left by a killed run.gguf").touch()
     data = {**settings.to_dict(), "validate": {**SHORT["validate"], "prompt": 8}}
     run_search(Settings.from_dict(data), say=lambda line: None)
     with Store.open(folder, mode="ro") as store:
         runs = [speed_of(row) for row in store.get_fit("hardware")["runs"]]
     assert all(isinstance(speed, Speed) and speed.prompt == 8 for speed in runs)
+    assert list((folder / "hardware").iterdir()) == []
     run_search(settings, say=lambda line: None)  # for the tests that share this folder
+
+
+def test_settings_without_hardware_show_no_speeds_of_earlier_ones(
+    finished: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    settings, folder = finished
+    shutil.copytree(folder, tmp_path / folder.name)
+    data = {**settings.to_dict(), "runs": str(tmp_path), "validate": {}}
+    moved = run_search(Settings.from_dict(data), say=lambda line: None)
+    with Store.open(moved, mode="ro") as store:
+        assert summarize(store).speeds == ()
 
 
 def test_a_bound_on_speed_that_can_be_kept_is_kept(
