@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Send what C code prints to the standard error instead: commands print JSON on the standard output.
+    """Drop what C code prints on the standard output, where commands print tables and JSON.
 
     HiGHS leaves a line now and then, such as ``transformNewIntegerFeasibleSolution``, from a place that
     looks at no option. Where there is no C library to flush, it is let through.
@@ -22,11 +22,12 @@ def quiet() -> Iterator[None]:
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)
-    own = os.dup(1)
+    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(2, 1)
+        os.dup2(nowhere, 1)
         yield
     finally:
         library.fflush(None)
         os.dup2(own, 1)
         os.close(own)
+        os.close(nowhere)
