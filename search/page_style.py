@@ -57,6 +57,7 @@ tbody tr:hover { background: var(--wash); }
 tr.chosen { background: var(--mark); font-weight: 600; }
 .tight table { font-size: 0.82rem; }
 .tight th, .tight td { padding: 6px; }
+.tight tbody th { white-space: normal; min-width: 8.5rem; }
 tr.selected > :first-child { box-shadow: inset 3px 0 var(--accent); }
 tr.dominated { color: var(--muted); }
 .mark { margin-left: 8px; padding: 1px 7px; border: 1px solid var(--line); border-radius: 9px;
@@ -82,7 +83,6 @@ summary { cursor: pointer; color: var(--accent); font-size: 0.92rem; }
 .unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 footer { color: var(--muted); font-size: 0.82rem; overflow-wrap: anywhere; }
 @media (max-width: 640px) {
-  .tight tbody th { white-space: normal; min-width: 8.5rem; }
   main { padding: 20px 12px 40px; }
   section { padding: 16px 14px; }
   h1 { font-size: 1.4rem; }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tightfit.search.figures import front_figure, plan_figure, sensitivity_figure
 from tightfit.search.maps import SiteMap
 from tightfit.search.page import Html, escaped, figure, join, section, table, tag
-from tightfit.search.report_speed import budget_text, speed_facts
+from tightfit.search.report_speed import speed_facts
 from tightfit.search.speed_points import asked_bounds
 from tightfit.search.summary import Front, PlanRow, Summary
 from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, shown_rows
@@ -25,8 +25,8 @@ def header(summary: Summary, name: str) -> Html:
         facts.append(f"{model.layers} layers")
     if model and model.family:
         facts.append(f"{model.family} family")
-    if budget := budget_text(summary):
-        facts.append(f"budget {budget}")
+    if summary.budget:
+        facts.append(f"budget {summary.budget}")
     facts.append(f"run {summary.name}")
     return tag(
         "header",
@@ -65,7 +65,9 @@ def _why_offered(summary: Summary) -> str:
     final, chosen = summary.final, summary.chosen
     loses_more = final and chosen and final.measured.kl > chosen.measured.kl
     if loses_more and asked_bounds(summary):
-        return "A baseline comes nearer to the bound on speed than the plan that the search chose; it is offered."
+        return (
+            "A baseline is nearer to the bound on speed than the plan that the search chose; it is offered."
+        )
     return "On the holdout text a baseline loses less than the plan that the search chose; it is offered."
 
 

@@ -51,12 +51,6 @@ def speed_section(summary: Summary) -> Html | None:
     )
 
 
-def budget_text(summary: Summary) -> str:
-    """Return the budget with its bounds on speed, as a user asked for it; empty before it is known."""
-    asked = [bound.asked for bound in asked_bounds(summary)]
-    return " and ".join(text for text in (summary.budget, *asked) if text)
-
-
 def speed_facts(summary: Summary, digest: str) -> list[tuple[str, str, str, str]]:
     """Return name, value, unit and remark of what running a plan gave; nothing where it was not run."""
     run = next((row for row in summary.speeds if row.digest == digest), None)
@@ -126,7 +120,8 @@ def speed_rows_table(summary: Summary, front: Front | None, selected: str | None
     failed = [f"{row.label}: {row.speed.reason}." for row in summary.speeds if isinstance(row.speed, NoSpeed)]
     words = setting(summary)
     notes = [*(f"Could not be run: {line}" for line in failed), f"{words[0].upper()}{words[1:]}."]
-    return join([table("Plans run in llama.cpp", header, rows, classes), *(_note(note) for note in notes)])
+    shown = tag("div", table("Plans run in llama.cpp", header, rows, classes), class_="tight")
+    return join([shown, *(_note(note) for note in notes)])
 
 
 def _class(row: SpeedRow, summary: Summary, selected: str | None) -> str:
@@ -140,8 +135,10 @@ def _cells(row: SpeedRow, summary: Summary, front: Front | None) -> list[str]:
     if isinstance(row.speed, NoSpeed):
         cells = ["–", *cells[1:]]  # a whole sentence would take the width of the table
     measured = front.find(row.digest) if front else None
-    chosen = summary.result is not None and row.digest == summary.result.chosen
-    mark = tag("span", "chosen", class_="mark") if chosen else None
+    result = summary.result
+    chosen, offered = (result.chosen, result.offered) if result else (None, None)
+    word = {offered: "offered", chosen: "chosen"}.get(row.digest)
+    mark = tag("span", word, class_="mark") if word else None
     loss = loss_text(measured.measured.kl, measured.kl_se) if measured else ""
     return [join([escaped(row.label), mark]), *([loss] if front else []), *cells]
 

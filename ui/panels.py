@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tightfit.search.page import Html, join, tag
-from tightfit.search.report_speed import budget_text
 from tightfit.search.summary import Summary
 from tightfit.search.tables import loss_text
 from tightfit.search.words import duration
@@ -51,8 +50,8 @@ def head(run: Run, note: str | None = None) -> Html:
         facts.append(f"{model.parameters:,} parameters")
     if model and model.layers:
         facts.append(f"{model.layers} layers")
-    if budget := budget_text(summary):
-        facts.append(f"budget {budget}")
+    if summary.budget:
+        facts.append(f"budget {summary.budget}")
     return tag(
         "div",
         tag("p", "Tightfit", class_="tf-kicker"),

@@ -113,8 +113,7 @@ class Window:
                 self._front.write_weights(run, shown)
         except TightfitError as error:
             # It stays until it is closed: there is a choice to make.
-            words = f"{error} The plan alone can still be exported as JSON."
-            gr.Warning(words, duration=None, title="No file was written")
+            gr.Warning(f"No file was written: {error}", duration=None)
         return gr.update(value=READY, interactive=True)
 
     def _wiring(self, *inputs: Any) -> dict[str, Any]:

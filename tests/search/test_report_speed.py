@@ -10,7 +10,6 @@ from tests.search.test_speed_points import ask
 
 from tightfit.search.report import render_report
 from tightfit.search.report_speed import (
-    budget_text,
     speed_facts,
     speed_rows_table,
     speed_section,
@@ -90,10 +89,9 @@ def test_predictions_are_drawn_where_there_are_some(store: Store) -> None:
     assert f"{len(rows) - 1} of {len(rows) - 1} plans within 10 %" in page
 
 
-def test_bounds_are_part_of_the_budget_and_of_the_tiles(store: Store) -> None:
+def test_bounds_are_in_the_tiles_and_beside_the_figures(store: Store) -> None:
     ask(store, tokens_per_second=120.0, latency="1s")
     summary = summarize(store)
-    assert budget_text(summary) == f"{summary.budget} and 120 tokens/s and 1000 ms to the first token"
     slow, fast = summary.speeds[0].digest, summary.speeds[-1].digest
     (name, value, unit, remark), (first, *_) = speed_facts(summary, slow)
     assert (name, value, unit, first) == ("Tokens/s", "100.0", "", "First token")
@@ -102,7 +100,7 @@ def test_bounds_are_part_of_the_budget_and_of_the_tiles(store: Store) -> None:
     assert speed_facts(summary, fast)[1][3].endswith("; at most 1000 asked for")
     page = render_report(summary)
     assert 'id="speed-prompt"' in page
-    assert budget_text(summary) in page
+    assert "Asked for: 120 tokens/s and 1000 ms to the first token." in page
 
 
 def test_a_plan_that_is_too_slow_is_not_called_too_large(store: Store) -> None:
@@ -124,7 +122,8 @@ def test_a_baseline_that_is_offered_for_its_speed_is_not_said_to_lose_less(store
     store.put("result", {**store.get("result"), "offered": worse, "fits": False, "too_slow": True})
     ask(store, tokens_per_second=1e6)
     page = render_report(summarize(store))
-    assert "comes nearer to the bound on speed" in page
+    assert "is nearer to the bound on speed" in page
+    assert ">offered</span>" in speed_section(summarize(store))
     assert "loses less than the plan that the search chose" not in page
 
 

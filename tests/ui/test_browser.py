@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,11 @@ from typing import Any
 
 import pytest
 
+from tightfit.search.exporting import export_plan
 from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
+from tightfit.search.summary import summarize
 from tightfit.spaces import Plan
 from tightfit.workers.lab import TINY, train
 
@@ -80,6 +82,28 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         },
     }
     return run_search(Settings.from_dict(settings), say=lambda text: None)
+
+
+@pytest.fixture(scope="module")
+def timed(settings_of: Callable[..., Settings], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run for llama.cpp whose finalists were run: its folder."""
+    settings = settings_of(
+        tmp_path_factory.mktemp("timed"),
+        target="llama.cpp",
+        budget={"weights": "120000B", "tokens_per_second": 1.0},
+        space={"weights": {"types": ["Q4_0", "Q5_0", "Q8_0"], "pin": {"embed": "Q8_0"}}},
+        sense={
+            "prescreen_tokens": 256,
+            "marginals": 4,
+            "marginal_tokens": 256,
+            "fit_plans": 4,
+            "fit_tokens": 256,
+            "certificate_plans": 4,
+        },
+        search={"agents": ["exact"], "finalists": 2},
+        validate={"hardware": ["llama.cpp"], "prompt": 8, "generate": 8, "rounds": 3},
+    )
+    return run_search(settings, say=lambda text: None)
 
 
 @contextmanager
@@ -201,6 +225,41 @@ def test_a_run_is_shown_explored_and_exported(finished: Path) -> None:
         refused = page.request.get(f"{address}gradio_api/file={finished / 'run.db'}")
         assert refused.status == 403
         assert page.request.get(address, headers={"Host": "example.org"}).status == 400
+        assert faults == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium or Chrome on the PATH")
+def test_a_run_for_llama_cpp_shows_its_speeds_and_hands_out_its_file(timed: Path, tmp_path: Path) -> None:
+    with Store.open(timed, mode="ro") as store:
+        final, front = store.get("result")["offered"], summarize(store).front
+        other = next(row.digest for row in front.rows if row.digest != final)
+        wanted = export_plan(store, "llama.cpp", tmp_path / "wanted.gguf", final).files[0]
+    with serving(timed) as address, page_of(address, color_scheme="dark") as (page, faults):
+        page.wait_for_selector("#front .js-plotly-plot .nsewdrag")
+        page.click("#ship")
+        page.wait_for_selector("#weights:visible", timeout=4 * WAIT)  # torch is imported first
+        with page.expect_download() as download:
+            page.click("#weights")
+        assert download.value.suggested_filename.endswith(f"{final[:12]}.gguf")
+        assert Path(download.value.path()).read_bytes() == wanted.read_bytes()
+
+        # Types are printed in the cells of the plan.
+        page.get_by_role("tab", name="Layers").click()
+        page.wait_for_selector("#layout .js-plotly-plot .nsewdrag")
+        types = page.evaluate("document.querySelector('#layout .js-plotly-plot').data[0].text.flat()")
+        assert set(types) <= {"Q4_0", "Q5_0", "Q8_0"}
+
+        # Speeds: figure and table, either phase, and a click on a point shows its plan.
+        page.get_by_role("tab", name="Speed").click()
+        page.wait_for_selector("#speed .js-plotly-plot .nsewdrag")
+        assert page.locator("#speeds tbody tr.chosen").count() == 1
+        assert page.locator("#run-plan h2 code").inner_text() == final[:12]
+        page.mouse.click(*page.evaluate(PLACE.replace("#front", "#speed"), other))
+        page.wait_for_selector(f"#run-plan code:text('{other[:12]}')")
+        page.locator("#phase").get_by_text("time to the first token").click()
+        page.wait_for_function(
+            "document.querySelector('#speed .js-plotly-plot').layout.xaxis.title.text.includes('first token')"
+        )
         assert faults == []
 
 
