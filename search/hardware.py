@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tightfit.search.palette import plain
 from tightfit.search.settings import Settings
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 
@@ -74,7 +75,9 @@ def speed_text(settings: Settings, speed: Speed | NoSpeed | None) -> str:
     if isinstance(speed, NoSpeed):
         return f"could not be run ({speed.reason})"
     rate, first = speed.estimate("generation_rate"), speed.estimate("first_token")
-    words = f"{rate.median:.1f} tokens/s and {1000 * first.median:.0f} ms to the first token in llama.cpp"
+    words = (
+        f"{plain(rate.median)} tokens/s and {plain(1000 * first.median)} ms to the first token in llama.cpp"
+    )
     asked = " and ".join(bound.asked for bound in bounds_of(settings))
     return f"{words} ({asked} asked for)" if asked else words
 

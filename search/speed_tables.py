@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from tightfit.proxies.latency import Phase
+import math
+from typing import TYPE_CHECKING
+
 from tightfit.search.hardware import SpeedRow
 from tightfit.search.summary import Summary
 from tightfit.search.tables import render_table
 from tightfit.workers.llamacpp.speed import NoSpeed, Quantity, Speed
+
+if TYPE_CHECKING:
+    from tightfit.proxies.latency import Phase
 
 HEADER = (
     "run in llama.cpp",
@@ -40,11 +45,11 @@ def speed_cells(row: SpeedRow, summary: Summary) -> tuple[str, ...]:
     predicted = row.predicted.get("generate")
     return (
         label,
-        _number(speed, "generation_rate", 1.0, 1),
+        _number(speed, "generation_rate"),
         _rate_ratio(row, "generate"),
         f"{1 / predicted:.3f}" if predicted else "",
-        _number(speed, "prompt_rate", 1.0, 0),
-        f"{_number(speed, 'first_token', 1000.0, 1)} ms",
+        _number(speed, "prompt_rate"),
+        f"{_number(speed, 'first_token', 1000.0)} ms",
         f"{speed.peak_bytes / _MIB:.1f} MiB",
         f"{speed.file_bytes / _MIB:.2f} MiB",
     )
@@ -85,9 +90,13 @@ def latency_words(summary: Summary) -> list[str]:
     return lines
 
 
-def _number(speed: Speed, quantity: Quantity, scale: float, digits: int) -> str:
+def _number(speed: Speed, quantity: Quantity, scale: float = 1.0) -> str:
+    """Write a median with half the width of its interval, to two digits of the latter."""
     found = speed.estimate(quantity)
-    return f"{scale * found.median:.{digits}f} ± {scale * found.spread:.{digits}f}"
+    middle, spread = scale * found.median, scale * found.spread
+    digits = 1 - math.floor(math.log10(spread)) if spread > 0 else 2 - math.floor(math.log10(middle))
+    decimals = max(0, digits)
+    return f"{middle:.{decimals}f} ± {spread:.{decimals}f}"
 
 
 def _rate_ratio(row: SpeedRow, phase: Phase) -> str:
