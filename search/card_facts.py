@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tightfit.search.public import public_settings, public_value
+from tightfit.search.speed_points import asked_bounds
 from tightfit.search.speed_tables import HEADER, setting, speed_cells
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow, Summary, summarize
 from tightfit.search.tables import loss_text, perplexity_text
 from tightfit.search.words import trust
 from tightfit.spaces import Plan
+from tightfit.workers.llamacpp.speed import Speed
 from tightfit.workers.measurement import compare
 
 MOST_BASELINES = 3
@@ -35,8 +38,10 @@ def card_facts(store: Store, plan: Plan, model: Mapping[str, Any]) -> dict[str, 
     summary = summarize(store)
     front = next((front for front in summary.fronts if front.find(plan.digest)), None)
     identity = store.get("identity", {})
+    place = store.path.resolve().parent
+    run = f"{place.parent.name}/{place.name}"  # as `runs` and `name` make it anew
     facts = {
-        "run": str(store.path.parent),
+        "run": run,
         "budget": summary.budget,
         "limit": summary.limit,
         "parameters": model.get("parameters"),
@@ -46,8 +51,9 @@ def card_facts(store: Store, plan: Plan, model: Mapping[str, Any]) -> dict[str, 
         "hardware": _hardware(summary, plan.digest),
         "trust": [list(topic) for topic in trust(summary)],
         "versions": {key: identity[key] for key in _VERSIONS if key in identity},
-        "settings": dict(summary.settings or {}),
-        "verify": f"--plan {plan.short} --run {shlex.quote(str(store.path.parent))}",
+        "settings": public_settings(summary.settings or {}, model),
+        "verify": f"--plan {plan.short} --run {shlex.quote(run)}",
+        "too_slow": _too_slow(summary, plan.digest),
     }
     return {key: value for key, value in facts.items() if value}
 
@@ -67,7 +73,7 @@ def _text(summary: Summary, front: Front | None) -> dict[str, Any] | None:
         return None
     return {
         "split": front.split,
-        "source": summary.text.source if summary.text else "",
+        "source": public_value(summary.text.source) if summary.text else "",
         "tokens": front.tokens,
         "documents": front.documents,
         "reference_perplexity": perplexity_text(front.reference_perplexity),
@@ -92,6 +98,16 @@ def _hardware(summary: Summary, digest: str) -> dict[str, Any] | None:
     rivals = [row for row in summary.speeds if row.kind != "searched" and row.digest != digest]
     rows = [speed_cells(row, summary) for row in (*own, *rivals[:MOST_BASELINES])]
     return {"header": list(HEADER), "rows": [list(row) for row in rows], "setting": setting(summary)}
+
+
+def _too_slow(summary: Summary, digest: str) -> list[str]:
+    """The bounds on speed that the plan was seen to miss, in words."""
+    found = next((row.speed for row in summary.speeds if row.digest == digest), None)
+    missed = [b.asked for b in asked_bounds(summary) if isinstance(found, Speed) and b.excess(found) > 0]
+    result = summary.result
+    if not missed and result and result.too_slow and digest == result.final:
+        return [bound.asked for bound in asked_bounds(summary)]  # it could not be run at all
+    return missed
 
 
 def _loss(row: PlanRow, own: PlanRow) -> dict[str, Any]:

@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from tightfit.search.palette import plain
 from tightfit.search.settings import Settings
-from tightfit.workers.llamacpp.speed import NoSpeed, Speed
+from tightfit.workers.llamacpp.speed import NoSpeed, Speed, estimate
 
 if TYPE_CHECKING:
     from tightfit.proxies.latency import Phase
     from tightfit.search.store import Store
+
+LEAST_PLANS = 4
+"""A table of times needs so many plans."""
 
 TIMES: dict[Phase, Callable[[Speed], list[float]]] = {
     "generate": lambda speed: [1 / rate for rate in speed.values("generation_rate")],
@@ -37,11 +40,14 @@ class Bound:
     seconds: float
     asked: str
 
+    def missed(self, speed: Speed) -> bool:
+        """Whether the median time is above the bound."""
+        return estimate(TIMES[self.phase](speed)).median > self.seconds
+
     def excess(self, speed: Speed) -> float:
-        """By how much the median time is above the bound, relative; negative below it."""
-        times = sorted(TIMES[self.phase](speed))
-        middle = (times[(len(times) - 1) // 2] + times[len(times) // 2]) / 2
-        return middle / self.seconds - 1
+        """By how much the median time is above the bound, relative; 0 where its interval reaches below it."""
+        found = estimate(TIMES[self.phase](speed))
+        return found.median / self.seconds - 1 if found.low > self.seconds else 0.0
 
 
 def bounds_of(settings: Settings) -> list[Bound]:

@@ -26,7 +26,9 @@ _RESTARTING = ("budget", "space", "sense")
 _FREE = ("name", "runs", "workers", "limits")
 # What later stages write. It belongs to one budget, and another one starts without it.
 _OF_ONE_BUDGET = ("front", "solution", "predicted", "finalists", "best", "result", "finished")
-_FITS_OF_ONE_BUDGET = ("link", "certificate_variance", "certificate_band")
+_FITS_OF_ONE_BUDGET = ("link", "certificate_variance", "certificate_band", "hardware")
+# These belong to the formats on offer.
+_FITS_OF_ONE_SPACE = ("latency_design", "latency_generate", "latency_prompt")
 _ENDINGS = ("finalists", "result", "finished")
 
 
@@ -103,7 +105,10 @@ def adopt(store: Store, settings: Settings, change: Change, space: Space, limit:
     """
     held = store.get("budget")
     if change.restarts or store.decisions() != space.decisions or (held and held["limit"] != limit):
-        store.forget(_OF_ONE_BUDGET, _FITS_OF_ONE_BUDGET, trials=True)
+        fits: tuple[str, ...] = _FITS_OF_ONE_BUDGET
+        if store.decisions() != space.decisions:
+            fits += _FITS_OF_ONE_SPACE
+        store.forget((*_OF_ONE_BUDGET, "speed_reach"), fits, trials=True)
     elif change.lines:
         store.forget(_ENDINGS, ())
     if store.decisions() != space.decisions:
@@ -114,7 +119,9 @@ def adopt(store: Store, settings: Settings, change: Change, space: Space, limit:
 
 def is_finished(store: Store, settings: Settings) -> bool:
     """Whether the run has come to its end under these very settings, free ones left out."""
-    return bool(store.get("finished") == _essence(settings))
+    held = store.get("finished")
+    # Keys that are new since then stand at their defaults.
+    return held is not None and _essence(Settings.from_dict(held)) == _essence(settings)
 
 
 def set_finished(store: Store, settings: Settings) -> None:

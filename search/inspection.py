@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tightfit.exporters.gguf import check_shape
 from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.search.cost import check_disk
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import bounds_of
 from tightfit.search.settings import Settings
@@ -61,13 +63,16 @@ def inspect_settings(settings: Settings) -> Inspection:
     """Build the space of some settings and check that the budget can be kept. Needs no torch.
 
     Raises:
-        InputError: the model is unknown or incomplete, rules do not fit it, or they leave no choice.
+        InputError: the model is unknown or incomplete, the target cannot take it, rules do not fit it, they
+            leave no choice, or the files that a new run would write do not fit on the disk.
         InfeasibleError: the budget is below the floor, or so near to it that one plan is left.
     """
     config = read_config(settings.model)
     if settings.model not in ALIASES and Path(settings.model).expanduser().is_dir():
         resolve_folder(settings.model)  # refuses weights that nobody could load, before anything heavy
     geometry = read_geometry(config)
+    if settings.target == "llama.cpp":
+        check_shape(config, geometry)
     rules = settings.weight_rules()
     space = build_space(geometry, rules, settings.target_rules())
     if space.size == 1:
@@ -82,6 +87,7 @@ def inspect_settings(settings: Settings) -> Inspection:
             f"the budget ({asked}) leaves a single plan, {smallest_plan(space)}, so there is nothing to "
             f"search: raise it by {short} B of weights to have a choice."
         )
+    check_disk(settings, space, limit)
     notes = notes_on(space, rules) + budget_notes(space, limit)
     return Inspection(space, limit, asked, match_counts(rules, geometry), notes, config)
 

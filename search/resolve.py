@@ -26,6 +26,7 @@ class Resolved:
     Attributes:
         loss: predicted loss in nats per token.
         measured: this very plan on the most trustworthy text that the run measured it on, if on any.
+        note: where no plan keeps the run's bounds on speed, what comes nearest.
     """
 
     plan: Plan
@@ -34,6 +35,7 @@ class Resolved:
     loss: float
     solution: Solution
     measured: Measurement | None
+    note: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data."""
@@ -45,6 +47,7 @@ class Resolved:
             "predicted_loss": self.loss,
             "gap": self.solution.gap,
             "measured": self._measured(),
+            "note": self.note or None,
         }
 
     def _measured(self) -> dict[str, Any] | None:
@@ -69,6 +72,7 @@ class Resolved:
             f"{self.effective_bits:.3f} effective bits\n"
             f"predicted loss {nats_text(self.loss)} nats/token ({known}), proven within "
             f"{self.solution.gap:.1e} of the loss model's optimum\n{listed}"
+            + (f"\n{self.note}" if self.note else "")
         )
 
 
@@ -136,10 +140,18 @@ def resolve(store: Store, budget: Budget) -> Resolved:
         raise InputError(f"{store.path} holds no loss model yet: let the search get past its fit stage.")
     model = LinkAdditive.from_dict(fit["model"])
     costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
-    free = min(limit, space.ceiling) - space.fixed_bytes
-    solution = solve(costs, list(model.weights), free, sides=stored_sides(store, space))
+    losses, free = list(model.weights), min(limit, space.ceiling) - space.fixed_bytes
+    sides, note = stored_sides(store, space), ""
+    if sides:
+        from tightfit.search.speed import loosened, reach
+
+        reached = reach(space, limit, losses, sides)
+        if not reached.kept:  # then the plan that misses them least, and a word about it
+            sides, note = loosened(sides, reached.nearest.levels), reached.text
+    solution = solve(costs, losses, free, sides=sides)
     plan, weight_bytes = space.plan(solution.levels), space.bytes_of(solution.levels)
     known = [m for m in store.measurements() if m.plan == plan.digest and m.split in SPLITS]
     measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)
     loss = float(model.predict(np.array([solution.levels]))[0])
-    return Resolved(plan, weight_bytes, space.effective_bits(weight_bytes), loss, solution, measured)
+    bits = space.effective_bits(weight_bytes)
+    return Resolved(plan, weight_bytes, bits, loss, solution, measured, note)

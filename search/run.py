@@ -10,7 +10,7 @@ from tightfit.search import control
 from tightfit.search.agents.optuna_agents import check_mode
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
-from tightfit.search.hardware import bounds_of
+from tightfit.search.hardware import LEAST_PLANS, bounds_of
 from tightfit.search.identity import (
     adopt,
     check_inputs,
@@ -28,7 +28,7 @@ from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import feasible_range, front_table, predicted_table
 from tightfit.search.words import comparison, duration, proposals, shortfalls, trust
-from tightfit.spaces import Geometry, InfeasibleError, InputError
+from tightfit.spaces import InfeasibleError, InputError, Space
 
 REPORT_FILE = "report.html"
 
@@ -63,7 +63,7 @@ def run_search(
         StoppedError: somebody asked the run to stop; what it has measured is kept.
     """
     inspection = inspect_settings(settings)
-    _check_sequence(settings, inspection.space.geometry)
+    _check_lengths(settings, inspection.space)
     for agent in settings.search.agents:
         check_mode(agent, settings.search.mode)
     cost = estimate_cost(settings, inspection.space)
@@ -130,6 +130,7 @@ def _work(
     from tightfit.search import stages
 
     folder = store.path.parent
+    stages.sweep_files(folder)
     space, limit = inspection.space, inspection.limit
     bench = stages.prepare(settings, store, space, limit, folder, progress, take_over)
     for line in shortfalls(summarize(store)):
@@ -168,15 +169,22 @@ def _begin(bench: Bench, stage: str) -> None:
     bench.store.add_event(stage, "started")
 
 
-def _check_sequence(settings: Settings, geometry: Geometry) -> None:
+def _check_lengths(settings: Settings, space: Space) -> None:
     """Refuse windows longer than the model's context: it would fail, or lose sense without a word."""
+    geometry = space.geometry
     if settings.text.sequence > geometry.max_context:
         raise InputError(
             f"text.sequence: windows of {settings.text.sequence} tokens are longer than the longest "
             f"context of {settings.model}, {geometry.max_context}."
         )
     asked = settings.validation
-    runs = asked.hardware or bounds_of(settings)
+    bounds = bounds_of(settings)
+    if bounds and space.size < LEAST_PLANS:
+        raise InputError(
+            f"budget.{bounds[0].name}: the space has only {space.size} plans, too few to make a table of "
+            f"times from (at least {LEAST_PLANS}): offer more formats, or leave the bound out."
+        )
+    runs = asked.hardware or bounds
     if runs and asked.prompt + asked.generate > geometry.max_context:
         raise InputError(
             f"validate.prompt and validate.generate: {asked.prompt} + {asked.generate} tokens are more than "
@@ -244,6 +252,8 @@ def render(summary: Summary) -> str:
     parts = [front_table(summary)]
     parts += [f"{name}: {text}" for name, text in trust(summary)]
     parts += [text for text in (proposals(summary), comparison(summary)) if text]
+    if summary.reach and not summary.reach["kept"]:
+        parts += ["", f"speed: {summary.reach['text']}"]
     if summary.speeds:
         parts += ["", speed_table(summary), *latency_words(summary)]
     if summary.result:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tightfit.exporters import Shipment, Source
+from tightfit.exporters.checkpoint import Checkpoint
 from tightfit.search.card_facts import card_facts
+from tightfit.search.public import public_name
 from tightfit.search.resolve import stored_space
 from tightfit.search.store import Store
 from tightfit.spaces import Geometry, InputError, Linear, Option, Plan
@@ -37,7 +39,7 @@ def stored_shipment(store: Store, plan: Plan, *, source: bool = False, facts: bo
     if model is None:
         raise InputError(f"{store.path} does not say of which model yet: run the search first.")
     space = stored_space(store)
-    named = {key: model[key] for key in ("name", "digest", "family")}
+    named = {"name": public_name(model), "digest": model["digest"], "family": model["family"]}
     files = stored_source(store, model, space.geometry) if source else None
     return Shipment(space, plan, named, files, card_facts(store, plan, model) if facts else {})
 
@@ -53,10 +55,10 @@ def stored_source(store: Store, model: Mapping[str, Any], geometry: Geometry) ->
     from tightfit.workers.option_cache import OptionCache
 
     folder = find_model(store, model)
-    kept = find_importance(store.path.parent, model["digest"])
+    kept = find_importance(store.path.parent, model["digest"], recorded_importance(store))
     importance = load_file(kept)
     cache = OptionCache(kept.with_suffix(""), 0, writable=False)
-    return Source(folder, partial(_packed, cache, folder, geometry, importance), importance)
+    return Source(folder, partial(_packed, cache, Checkpoint(folder), geometry, importance), importance)
 
 
 def find_model(store: Store, model: Mapping[str, Any]) -> Path:
@@ -80,34 +82,54 @@ def find_model(store: Store, model: Mapping[str, Any]) -> Path:
     return folder
 
 
-def find_importance(folder: Path, digest: str) -> Path:
+def recorded_importance(store: Store) -> str | None:
+    """Return the digest of the importances that a run rounded its matrices with, if it says so."""
+    digest: str | None = store.get("identity", {}).get("importance digest")
+    return digest
+
+
+def find_importance(folder: Path, digest: str, importance: str | None = None) -> Path:
     """Return the file of importances that the matrices of a run were rounded with.
 
     Args:
         folder: of the run.
         digest: of the model.
+        importance: digest of the importances; a run that does not know it takes the file written last.
 
     Raises:
-        InputError: there is none, or only one of another version of the quantizers.
+        InputError: there is none, only others, or one that has changed since.
     """
-    from tightfit.compress import QUANTIZER_VERSION
+    from safetensors.torch import load_file
 
-    ending = f"-v{QUANTIZER_VERSION}.safetensors"
-    # A name is made of model, importances and version; the last one written is that of the run.
-    kept = sorted((folder / "options").glob(f"{digest[:16]}-*.safetensors"), key=lambda p: p.stat().st_mtime)
+    from tightfit.compress import QUANTIZER_VERSION
+    from tightfit.workers.recipe import digest_importance
+
+    options, ending = folder / "options", f"-v{QUANTIZER_VERSION}.safetensors"
+    # A name is made of model, importances and version.
+    kept = sorted(options.glob(f"{digest[:16]}-*.safetensors"), key=lambda p: p.stat().st_mtime)
     usable = [path for path in kept if path.name.endswith(ending)]
-    if usable:
+    if importance is not None:
+        usable = [path for path in usable if path.name == f"{digest[:16]}-{importance[:16]}{ending}"]
+    if not usable:
+        why = _why_unusable(kept, ending)
+    elif importance is not None and digest_importance(load_file(usable[-1])) != importance:
+        why = "have changed"
+    else:
         return usable[-1]
-    why = "were made by another version of Tightfit" if kept else "are gone"
     raise InputError(
-        f"the importances in {folder / 'options'} that the run rounded its matrices with {why}: search again "
+        f"the importances in {options} that the run rounded its matrices with {why}: search again "
         "under another name to export weights; the plan alone can still be exported with --to json."
     )
 
 
+def _why_unusable(kept: Sequence[Path], ending: str) -> str:
+    others = kept and not any(path.name.endswith(ending) for path in kept)
+    return "were made by another version of Tightfit" if others else "are gone"
+
+
 def _packed(
     cache: OptionCache,
-    folder: Path,
+    checkpoint: Checkpoint,
     geometry: Geometry,
     importance: Mapping[str, Tensor],
     site: str,
@@ -120,26 +142,17 @@ def _packed(
         site,
         option,
         (linear.rows, linear.cols),
-        lambda: compress_matrix(read_matrix(folder, geometry, linear), option, importance.get(site)),
+        lambda: compress_matrix(read_matrix(checkpoint, geometry, linear), option, importance.get(site)),
     )
 
 
-def read_matrix(folder: Path, geometry: Geometry, linear: Linear) -> Tensor:
+def read_matrix(checkpoint: Checkpoint, geometry: Geometry, linear: Linear) -> Tensor:
     """Read a matrix out of a model's files as it is loaded for measuring: float32, shape (rows, cols).
 
     Raises:
         InputError: no file holds it.
     """
-    from safetensors import safe_open
-
     # A tied matrix may be stored under either name, and a bare decoder lacks the first part of all names.
     paths = [linear.path, *(x.path for x in geometry.linears if x.tied_to == linear.site)]
-    names = [f"{name}.weight" for path in paths for name in (path, path.partition(".")[2]) if name]
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            held = set(tensors.keys())
-            for name in names:
-                if name in held:
-                    matrix: Tensor = tensors.get_tensor(name).float()
-                    return matrix.t() if linear.transposed else matrix
-    raise InputError(f"{folder}: none of its safetensors files holds {names[0]}.")
+    matrix = checkpoint.read(*(f"{path}.weight" for path in paths))
+    return matrix.t() if linear.transposed else matrix

@@ -101,6 +101,7 @@ class Summary:
         reliability: plans that no fit has seen, from the certificates.
         speeds: plans that were run in the tool they are for, the baseline of all ratios first.
         latency: tables of times by phase, as they were fitted.
+        reach: whether bounds on speed can be kept, and how far plans come, in words.
     """
 
     name: str
@@ -130,6 +131,7 @@ class Summary:
     exploration: Exploration | None = None
     speeds: tuple[SpeedRow, ...] = ()
     latency: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    reach: Mapping[str, Any] | None = None
 
     @property
     def front(self) -> Front | None:
@@ -199,6 +201,7 @@ def _summarize(store: Store) -> Summary:
         reliability=_reliability(variance, band),
         exploration=_exploration(store, events),
         speeds=speed_rows(store, {d: rows.label(d) for d in plans}) if store.get_fit("hardware") else (),
+        reach=store.get("speed_reach"),
         latency={phase: data for phase in TIMES if (data := store.get_fit(f"latency_{phase}"))},
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
-from tightfit.spaces import Decision, GgmlOption, Option, Space
+from tightfit.spaces import Option, Space
 
 
 @dataclass(frozen=True)
@@ -48,23 +48,5 @@ def formats(space: Space) -> list[Option]:
 
 
 def uniform_levels(space: Space, option: Option) -> tuple[int, ...]:
-    """Return the levels of the plan that uses one format wherever it is offered.
-
-    Where a type of llama.cpp does not divide a width, what llama.cpp itself falls back to is used.
-    """
-    levels = []
-    for decision in space.decisions:
-        wanted = option
-        if isinstance(option, GgmlOption):
-            wanted = option.fitting(space.geometry.linear(decision.sites[0]).cols)
-        levels.append(nearest_level(decision, wanted))
-    return tuple(levels)
-
-
-def nearest_level(decision: Decision, wanted: Option) -> int:
-    """Return the option itself, or where it is not offered the one least unlike it."""
-    if wanted in decision.options:
-        return decision.options.index(wanted)
-    return min(
-        range(len(decision.options)), key=lambda level: (decision.options[level].distance(wanted), level)
-    )
+    """Return the levels of the plan that uses one format wherever it is offered."""
+    return space.uniform_levels(option)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+# One thread at a time: the descriptor belongs to the whole process.
+_TURN = threading.Lock()
 
 
 @contextmanager
@@ -20,14 +24,15 @@ def quiet() -> Iterator[None]:
         yield
         return
     library = ctypes.CDLL(None)
-    sys.stdout.flush()
-    library.fflush(None)
-    own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
+    with _TURN:
+        sys.stdout.flush()
         library.fflush(None)
-        os.dup2(own, 1)
-        os.close(own)
-        os.close(nowhere)
+        own, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 1)
+            yield
+        finally:
+            library.fflush(None)
+            os.dup2(own, 1)
+            os.close(own)
+            os.close(nowhere)

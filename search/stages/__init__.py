@@ -13,7 +13,7 @@ from tightfit.search.stages.fit import certify, fit
 from tightfit.search.stages.prepare import Bench, prepare
 from tightfit.search.stages.sense import Sensed, sense
 from tightfit.search.stages.solve import make_task, solve_task
-from tightfit.search.stages.speed import speed_sides
+from tightfit.search.stages.speed import speed_sides, sweep_files
 from tightfit.search.stages.validate import validate
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "sense",
     "solve_task",
     "speed_sides",
+    "sweep_files",
     "validate",
     "whole_run_crew",
 ]

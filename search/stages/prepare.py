@@ -11,7 +11,9 @@ import torch
 import transformers
 
 from tightfit.compress import QUANTIZER_VERSION, Replica, input_energy
+from tightfit.exporters.gguf import check
 from tightfit.search.archive import Archive
+from tightfit.search.cost import runs_files
 from tightfit.search.identity import identify
 from tightfit.search.machine import physical_cores
 from tightfit.search.progress import Progress
@@ -19,6 +21,7 @@ from tightfit.search.settings import Settings
 from tightfit.search.store import Store
 from tightfit.spaces import InputError, Space
 from tightfit.workers.evaluator import Evaluator
+from tightfit.workers.llamacpp.library import load_library
 from tightfit.workers.models import LoadedModel, load_model
 from tightfit.workers.option_cache import OptionCache
 from tightfit.workers.recipe import Recipe, digest_importance, write_importance
@@ -97,6 +100,8 @@ def prepare(
     with progress.stage("prepare", "loading model and text"):
         text = load_text(settings.text.source, settings.text.dataset)
         loaded = load_model(settings.model, device=device)
+        if settings.target == "llama.cpp":
+            _check_tool(settings, loaded)
         splits = split_text(settings, loaded, text)
     replica = Replica(loaded.model, loaded.geometry)
     before = {key: store.get(key, {}) for key in ("timing", "work")}
@@ -105,7 +110,10 @@ def prepare(
     ]
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
-    identify(store, facts_of(loaded, text, splits, threads, device))
+    facts = facts_of(loaded, text, splits, threads, device)
+    identify(store, facts)
+    # Names the importances whose matrices an export ships; measurements are known by it anyway.
+    store.put("identity", {**facts, "importance digest": digest_importance(importance)})
     take_over()
     _record(store, settings, loaded, text, splits)
     # The importances stand for all that they come from: weights, calibration text, device, threads.
@@ -133,6 +141,18 @@ def prepare(
     bench = Bench(settings, store, space, limit, archive, progress, recipe, before)
     _quantize(bench)
     return bench
+
+
+def _check_tool(settings: Settings, loaded: LoadedModel) -> None:
+    """Refuse now what would otherwise come out when the first file is written or run.
+
+    Raises:
+        InputError: llama.cpp cannot take the model or its tokenizer, or is not installed.
+        LlamaError: the llama.cpp that is installed cannot be used.
+    """
+    check(loaded.folder, loaded.geometry)
+    if runs_files(settings) and settings.workers.address is None:
+        load_library()
 
 
 def facts_of(

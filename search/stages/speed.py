@@ -5,7 +5,8 @@ Every plan is written as the file that would be shipped, run, and deleted again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,20 @@ from tightfit.proxies.latency_design import design_plans
 from tightfit.proxies.latency_fit import fit_latency, paired_samples
 from tightfit.search.agents import Proposal
 from tightfit.search.agents.uniform import formats
-from tightfit.search.hardware import TIMES, Bound, bounds_of, speed_of, work_of
+from tightfit.search.hardware import LEAST_PLANS, TIMES, bounds_of, speed_of, work_of
 from tightfit.search.solvers import Side
 from tightfit.search.speed import loosened, reach, sides_of
 from tightfit.search.stages.prepare import Bench
 from tightfit.spaces import Plan
-from tightfit.workers.llamacpp.bench import bench_files
+from tightfit.workers.llamacpp.bench import bench_files, describe_host
+from tightfit.workers.llamacpp.library import LlamaError
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 from tightfit.workers.llamacpp.station import measure_speeds
 
 # Plans that are timed before solving, for each format on offer; a table has a few rates per format.
 _PLANS_PER_FORMAT = 3
 _FEWEST = 12
-# A table needs so many plans.
-_LEAST_FOR_A_TABLE = 4
+_FOLDER = "hardware"
 
 
 def speed_sides(bench: Bench) -> tuple[Side, ...]:
@@ -72,22 +73,31 @@ def run_finalists(bench: Bench, proposals: Sequence[Proposal]) -> dict[str, Spee
     found = _run(bench, [proposal.plan for proposal in ordered], "hardware", "running finalists in llama.cpp")
     timed = {digest: speed for digest, speed in found.items() if isinstance(speed, Speed)}
     held = bench.store.get_fit("latency_design")
-    if held is None and len(timed) >= _LEAST_FOR_A_TABLE:
+    if held is None and len(timed) >= LEAST_PLANS:
         for phase, table in _fit(bench, [p.plan for p in ordered if p.plan.digest in timed], timed).items():
             bench.store.add_fit(f"latency_{phase}", table.to_dict())
     return found
 
 
-def within_bounds(bench: Bench, found: dict[str, Speed | NoSpeed]) -> dict[str, float]:
-    """Return by how much a measured plan misses the bounds on speed, relative; 0 where it keeps them."""
+def excesses(bench: Bench, found: Mapping[str, Speed | NoSpeed]) -> dict[str, float]:
+    """Return by how much plans clearly miss the bounds on speed, relative; 0 where they do not."""
     bounds = bounds_of(bench.settings)
-    return {digest: _excess(bounds, speed) for digest, speed in found.items()}
+    return {
+        digest: max([0.0, *(b.excess(speed) for b in bounds)]) if isinstance(speed, Speed) else math.inf
+        for digest, speed in found.items()
+    }
 
 
-def _excess(bounds: Sequence[Bound], speed: Speed | NoSpeed) -> float:
-    if isinstance(speed, NoSpeed):
-        return float("inf")
-    return max([0.0, *(bound.excess(speed) for bound in bounds)])
+def misses(bench: Bench, speed: Speed | NoSpeed | None) -> bool:
+    """Whether a plan that was run misses a bound on speed."""
+    bounds = bounds_of(bench.settings)
+    return bool(bounds) and isinstance(speed, Speed) and any(bound.missed(speed) for bound in bounds)
+
+
+def sweep_files(folder: Path) -> None:
+    """Delete the files that a killed run has left in its folder."""
+    for left in (folder / _FOLDER).glob("*"):
+        left.unlink()
 
 
 def _tables(bench: Bench) -> dict[Phase, LatencyTable]:
@@ -97,6 +107,12 @@ def _tables(bench: Bench) -> dict[Phase, LatencyTable]:
     plans = [bench.space.plan(each) for each in levels]
     found = _run(bench, plans, "latency_design", "timing formats in llama.cpp")
     timed = {digest: speed for digest, speed in found.items() if isinstance(speed, Speed)}
+    if len(timed) < LEAST_PLANS:
+        reasons = [speed.reason for speed in found.values() if isinstance(speed, NoSpeed)]
+        raise LlamaError(
+            f"only {len(timed)} of {len(plans)} plans could be timed in llama.cpp, too few for a table of "
+            f"times: {reasons[0]}."
+        )
     tables = _fit(bench, [plan for plan in plans if plan.digest in timed], timed)
     for phase, table in tables.items():
         bench.store.add_fit(f"latency_{phase}", table.to_dict())
@@ -116,11 +132,14 @@ def _fit(bench: Bench, plans: Sequence[Plan], speeds: dict[str, Speed]) -> dict[
 
 
 def _run(bench: Bench, plans: Sequence[Plan], key: str, what: str) -> dict[str, Speed | NoSpeed]:
-    """Run plans unless the store has the very same bench already."""
-    work = work_of(bench.settings)
+    """Run plans unless the store has the same bench already, of the same machine and without failures."""
+    address = bench.settings.workers.address
+    where = asdict(describe_host()) if address is None else {"address": address}
+    work = {**work_of(bench.settings), **where}
     held: dict[str, Any] = bench.store.get_fit(key) or {}
     wanted = [plan.digest for plan in plans]
-    if held.get("work") != work or [row["digest"] for row in held.get("runs", [])] != wanted:
+    known = [row["digest"] for row in held.get("runs", []) if "reason" not in row]
+    if held.get("work") != work or known != wanted:
         found = _measure(bench, plans, what)
         rows = [{"digest": d, **asdict(s)} for d, s in zip(wanted, found, strict=True)]
         held = {"work": work, "runs": rows}
@@ -129,10 +148,8 @@ def _run(bench: Bench, plans: Sequence[Plan], key: str, what: str) -> dict[str, 
 
 
 def _measure(bench: Bench, plans: Sequence[Plan], what: str) -> list[Speed | NoSpeed]:
-    folder = bench.store.path.parent / "hardware"
+    folder = bench.store.path.parent / _FOLDER
     folder.mkdir(exist_ok=True)
-    for left in folder.iterdir():  # by a run that was killed
-        left.unlink()
     asked = bench.settings.validation
     files: list[Path] = []
     try:
@@ -141,9 +158,9 @@ def _measure(bench: Bench, plans: Sequence[Plan], what: str) -> list[Speed | NoS
                 files.append(_write(bench, plan, folder / f"{plan.digest[:16]}.gguf"))
                 tick(done, len(plans))
         with bench.progress.stage("speed", what) as tick:
-            if bench.settings.workers.address is None:
-                return bench_files(files, asked.prompt, asked.generate, asked.rounds, tick=tick)
             address = bench.settings.workers.address
+            if address is None:
+                return bench_files(files, asked.prompt, asked.generate, asked.rounds, tick=tick)
             return measure_speeds(files, asked.prompt, asked.generate, asked.rounds, address, tick=tick)
     finally:
         for file in files:

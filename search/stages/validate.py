@@ -11,7 +11,7 @@ from tightfit.search.hardware import speed_text
 from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
 from tightfit.search.stages.prepare import Bench
-from tightfit.search.stages.speed import run_finalists, within_bounds
+from tightfit.search.stages.speed import excesses, misses, run_finalists
 from tightfit.search.words import Judged, Outcome, verdict
 from tightfit.spaces import InfeasibleError, format_size
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
@@ -34,9 +34,9 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
         for kind in ("uniform", "mix")
         for candidate in [c for c in candidates if c.proposal.kind == kind][:_BASELINES_KEPT]
     ]
-    # Before there are workers, which would disturb the clock.
+    # Before this stage has workers of its own, which would disturb the clock.
     speeds = run_finalists(bench, [*finalists, *baselines])
-    excess = within_bounds(bench, speeds)
+    excess = excesses(bench, speeds)
     with validation_crew(bench):
         judged = _measure(bench, [*finalists, *baselines], "validation", "picking the winner")
         bench.store.put("finalists", [proposal.plan.digest for proposal in finalists])
@@ -86,7 +86,7 @@ def _result(
     beaten = merits[0] < merits[1]
     offered, other = (best, chosen) if beaten else (chosen, best)
     recounted = bench.evaluator.stored_bytes(bench.space.site_options(offered.plan))
-    too_slow = excess.get(offered.plan.digest, 0.0) > 0
+    too_slow = misses(bench, speeds.get(offered.plan.digest))
     outcome = Outcome(
         offered=_judged(offered, final),
         rival=_judged(other, final) if chosen.kind == "searched" else None,

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from tightfit.search.hardware import TIMES, bounds_of, speed_of
+from tightfit.search.resolve import resolve
 from tightfit.search.run import render, run_search
 from tightfit.search.settings import Settings
 from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import Summary, summarize
-from tightfit.spaces import InfeasibleError, InputError
+from tightfit.spaces import Budget, InfeasibleError, InputError
 from tightfit.workers.llamacpp.speed import Speed
 
 SHORT = {
@@ -99,6 +100,21 @@ def test_no_file_is_left_and_nothing_is_run_again(finished: tuple[Settings, Path
         assert store.get_fit("hardware") == before  # clocks never agree twice
 
 
+def test_a_plan_that_could_not_be_run_is_tried_again(finished: tuple[Settings, Path], tmp_path: Path) -> None:
+    settings, folder = finished
+    shutil.copytree(folder, tmp_path / folder.name)
+    with Store.open(tmp_path / folder.name / RUN_FILE) as store:
+        held = store.get_fit("hardware")
+        held["runs"][0] = {"digest": held["runs"][0]["digest"], "file": "x.gguf", "reason": "memory ran out"}
+        store.add_fit("hardware", held)
+        store.forget(("finished", "result"), ())
+    moved = run_search(
+        Settings.from_dict({**settings.to_dict(), "runs": str(tmp_path)}), say=lambda line: None
+    )
+    with Store.open(moved, mode="ro") as store:
+        assert all(isinstance(row.speed, Speed) for row in summarize(store).speeds)
+
+
 def test_other_work_is_run_anew(finished: tuple[Settings, Path]) -> None:
     settings, folder = finished
     (folder / "hardware" / "left by a killed run.gguf").touch()
@@ -120,6 +136,45 @@ def test_settings_without_hardware_show_no_speeds_of_earlier_ones(
     moved = run_search(Settings.from_dict(data), say=lambda line: None)
     with Store.open(moved, mode="ro") as store:
         assert summarize(store).speeds == ()
+
+
+def test_other_types_on_offer_forget_the_times_of_those_before(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    budget = {"weights": "120000B", "tokens_per_second": 1.0}
+    settings = settings_of(tmp_path, **{**SHORT, "budget": budget})
+    run_search(settings, say=lambda line: None)
+    space = {"weights": {**SHORT["space"]["weights"], "types": ["Q5_0", "Q8_0"]}}
+    folder = run_search(Settings.from_dict({**settings.to_dict(), "space": space}), say=lambda line: None)
+    with Store.open(folder, mode="ro") as store:
+        assert "Q4_0" not in store.get_fit("latency_generate")["types"]
+        assert all(isinstance(row.speed, Speed) for row in summarize(store).speeds)
+
+
+def test_a_run_of_before_there_were_these_keys_is_still_finished(
+    finished: tuple[Settings, Path], tmp_path: Path
+) -> None:
+    settings, folder = finished
+    shutil.copytree(folder, tmp_path / folder.name)
+    moved = Settings.from_dict({**settings.to_dict(), "runs": str(tmp_path)})
+    with Store.open(tmp_path / folder.name / RUN_FILE) as store:
+        held = store.get("finished")
+        del held["budget"]["tokens_per_second"]
+        store.put("finished", held)
+    said: list[str] = []
+    run_search(moved, say=said.append)
+    assert any("this run is finished" in line for line in said)
+
+
+def test_too_few_plans_for_a_table_are_refused_before_anything_is_loaded(
+    settings_of: Callable[..., Settings], tmp_path: Path
+) -> None:
+    pinned = ("embed", "layers.[12].*", "layers.0.mlp.*", "layers.0.attn.[kvo]_proj")
+    only = {"types": ["Q4_0", "Q8_0"], "pin": dict.fromkeys(pinned, "Q8_0")}
+    budget = {"weights": "1MiB", "tokens_per_second": 1.0}
+    settings = settings_of(tmp_path, **{**SHORT, "budget": budget, "space": {"weights": only}})
+    with pytest.raises(InputError, match="only 2 plans, too few to make a table of times"):
+        run_search(settings, dry=True, say=lambda line: None)
 
 
 def test_a_bound_on_speed_that_can_be_kept_is_kept(
@@ -152,6 +207,11 @@ def test_what_cannot_be_kept_gives_the_least_violating_plan_labelled(
     assert not result["fits"]
     assert result["verdict"].startswith("too slow: plan ")
     assert "\n".join(said).count("too slow: plan ") == 1
+    # Another budget is answered with what comes nearest, too.
+    with Store.open(tmp_path / "tiny", mode="ro") as store:
+        other = resolve(store, Budget(weights=110_000))
+    assert other.weight_bytes <= 110_000
+    assert "cannot be kept" in other.render()
     # A finished run says the same when it is shown again.
     with pytest.raises(InfeasibleError, match="no plan that was run"):
         run_search(settings, say=said.append)

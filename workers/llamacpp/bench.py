@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tightfit.spaces import InputError
 from tightfit.workers.llamacpp.library import find_library, library_version, unusable
@@ -186,13 +187,27 @@ def run_once(path: Path, work: Work) -> Sample | str:
         return f"it took longer than {work.limit:g} s"
     if done.returncode:
         return _cause(done)
-    answer = json.loads(done.stdout)
+    answer = _answer(done.stdout)
+    if answer is None:
+        return _cause(done)
     if reason := answer.get("unusable"):
         raise unusable(reason)
     if reason := answer.get("too long"):
         raise InputError(f"validate.prompt and validate.generate: {path.name}: {reason}.")
     refusal: str | None = answer.get("refused")
     return refusal if refusal else Sample(**answer)
+
+
+def _answer(printed: str) -> dict[str, Any] | None:
+    """Return the last JSON object of what a process printed: llama.cpp may print lines of its own."""
+    for line in reversed(printed.splitlines()):
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(answer, dict):
+            return answer
+    return None
 
 
 def _run(command: list[str], limit: float) -> subprocess.CompletedProcess[str]:
@@ -221,6 +236,8 @@ def _cause(done: subprocess.CompletedProcess[str]) -> str:
     last = f": {said[-1]}" if said else ""
     if done.returncode > 0:
         return f"its process failed{last}"
+    if not done.returncode:
+        return f"its process ended without an answer{last}"
     name = signal.Signals(-done.returncode).name
     memory = ", as it happens when memory runs out" if name == "SIGKILL" else ""
     return f"its process was ended by {name}{memory}{last}"

@@ -6,6 +6,7 @@ Whoever needs arrays and messages for users takes :mod:`tightfit.workers.llamacp
 from __future__ import annotations
 
 import ctypes as c
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,7 +192,7 @@ class Engine:
         self._library.reason()
         params = self._library.model_params()
         params.n_gpu_layers = 0
-        self._model = self._library.model_load_from_file(path.encode(), params)
+        self._model = self._library.model_load_from_file(os.fsencode(path), params)
         if self._model is None:
             raise RefusedError(f"llama.cpp cannot load it: {self._library.reason()}")
 

@@ -123,8 +123,9 @@ class _Line:
         import ray
 
         self._ray: Any = ray
-        # Never restarted by Ray: it would come back without its files.
-        kind: Any = ray.remote(num_cpus=1, resources={RESOURCE: 1}, max_restarts=0, max_task_retries=0)(
+        # It asks for no CPU, since the run's own workers may hold them all, and wait while it measures. Never
+        # restarted by Ray: it would come back without its files.
+        kind: Any = ray.remote(num_cpus=0, resources={RESOURCE: 1}, max_restarts=0, max_task_retries=0)(
             Station
         )
         self._actor: Any = kind.remote()

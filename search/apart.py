@@ -1,0 +1,133 @@
+"""Measuring a file's loss in a process of its own, since llama.cpp aborts where it trusted a file.
+
+The parent sends the file and its windows, then one reference at a time; what comes back is how many
+windows are done, and at last the measurement or the error.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tightfit.spaces import TightfitError
+from tightfit.workers.llamacpp.library import LlamaError
+from tightfit.workers.llamacpp.loss import measure_file
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tightfit.workers.measurement import Measurement
+    from tightfit.workers.text import Window
+
+
+def measure_apart(
+    path: Path,
+    windows: Sequence[Window],
+    references: Sequence[Tensor],
+    *,
+    tick: Callable[[int, int], None] = lambda done, total: None,
+    **keywords: Any,
+) -> Measurement:
+    """Measure the loss of a GGUF file as :func:`tightfit.workers.llamacpp.loss.measure_file` does.
+
+    Raises:
+        InputError: as there.
+        LlamaError: as there, or llama.cpp ended its process.
+    """
+    environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+    command = [sys.executable, "-m", __name__]
+    with (
+        tempfile.TemporaryFile() as said,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, env=environment
+        ) as child,
+    ):
+        assert child.stdin is not None
+        assert child.stdout is not None
+        try:
+            _send(child.stdin, (path, tuple(windows), keywords))
+            for done, reference in enumerate(references, 1):
+                _send(child.stdin, reference.cpu().numpy())
+                if (answer := _receive(child.stdout)) != done:
+                    return _outcome(path, child, answer, said)
+                tick(done, len(windows))
+            return _outcome(path, child, _receive(child.stdout), said)
+        finally:
+            child.kill()
+
+
+def _send(pipe: IO[bytes], what: object) -> None:
+    """Send something to a process; one that has ended already has left an answer, or none."""
+    try:
+        pickle.dump(what, pipe)
+        pipe.flush()
+    except BrokenPipeError:
+        return
+
+
+def _receive(pipe: IO[bytes]) -> Any:
+    """Return what a process answered, or None where it ended without."""
+    try:
+        return pickle.load(pipe)
+    except (EOFError, pickle.UnpicklingError):  # it ended before an answer, or in the middle of one
+        return None
+
+
+def _outcome(path: Path, child: subprocess.Popen[bytes], answer: Any, said: IO[bytes]) -> Measurement:
+    from tightfit.workers.measurement import Measurement
+
+    if isinstance(answer, TightfitError):
+        raise answer
+    if isinstance(answer, Measurement):
+        return answer
+    code = child.wait()
+    said.seek(0)
+    lines = [line.strip().rstrip(".") for line in said.read().decode(errors="replace").splitlines()]
+    last = next((f": {line}" for line in reversed(lines) if line), "")
+    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
+    memory = ", as it happens when memory runs out" if code == -signal.SIGKILL else ""
+    raise LlamaError(f"{path} cannot be measured: the process of llama.cpp {how}{memory}{last}.")
+
+
+def main() -> None:
+    """Measure what the parent sends; ends when the parent does, for then there is no more to read."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever else is printed is no answer
+    path, windows, keywords = pickle.load(sys.stdin.buffer)
+    try:
+        answer: object = measure_file(
+            path, windows, _References(len(windows)), tick=lambda done, _: _send(answers, done), **keywords
+        )
+    except TightfitError as error:
+        answer = error
+    _send(answers, answer)
+
+
+class _References(Sequence["Tensor"]):
+    """References as they come, one at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError("references come in their order only")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        import torch
+
+        for _ in range(self._count):
+            yield torch.from_numpy(pickle.load(sys.stdin.buffer))
+
+
+if __name__ == "__main__":
+    main()
