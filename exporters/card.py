@@ -63,6 +63,8 @@ def _head(shipment: Shipment) -> Iterator[str]:
     ]
     if "limit" in facts:
         rows.append(("budget", f"{facts['limit']:,} B ({_safe(facts.get('budget', ''))})"))
+    if slow := facts.get("too_slow"):
+        rows.append(("**too slow**", f"it misses the bound on speed: {_safe(' and '.join(slow))}"))
     yield from _table(("", ""), rows)
     yield ""
     yield _kind(shipment)

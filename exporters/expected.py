@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tightfit.exporters.base import Shipment, Source
+from tightfit.exporters.checkpoint import loaded_files
 from tightfit.spaces import GgmlOption, InputError, Linear
 
 if TYPE_CHECKING:
@@ -115,14 +115,10 @@ def _others(shipment: Shipment, source: Source, names: TensorNameMap) -> Iterato
 
 
 def stored_tensors(source: Source) -> Iterator[tuple[str, tuple[int, ...], Callable[[], Any]]]:
-    """Yield name, shape and a function that reads it, of every tensor in a model's files."""
+    """Yield name, shape and a function that reads it, of every tensor that is loaded."""
     from safetensors import safe_open
 
-    # Some folders hold the weights once more under other names; only those of the index are loaded.
-    index = source.folder / "model.safetensors.index.json"
-    files = set(json.loads(index.read_bytes())["weight_map"].values()) if index.is_file() else ()
-    paths = [source.folder / name for name in files] or list(source.folder.glob("*.safetensors"))
-    for path in sorted(paths):
+    for path in loaded_files(source.folder):
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118
                 yield key, tuple(file.get_slice(key).get_shape()), partial(_read, str(path), key)

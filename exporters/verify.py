@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tightfit.exporters.base import Shipment
+from tightfit.exporters.beside import ROPE, compare_beside
 from tightfit.exporters.expected import Expected, expected_tensors
 from tightfit.spaces import InputError, format_size
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
 
 PLAN_KEY, MODEL_KEY = "tightfit.plan", "tightfit.model"
 """Metadata of a file that name the digests of its plan and model; used to find the run, never as proof."""
-
-_ROPE = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tables that llama.cpp wants as tensors and Transformers computes from the config: no weights."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,7 @@ class ReadBack:
         metadata_bytes: everything else in the file: metadata, tensor table, padding.
         compared: how many tensors were compared byte by byte with what was measured.
         warnings: what is odd, but proves nothing.
+        beside: what is wrong beside the weights, in words: with the tokenizer, with rotary factors.
     """
 
     file: str
@@ -70,6 +69,7 @@ class ReadBack:
     metadata_bytes: int
     compared: int
     warnings: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def file_bytes(self) -> int:
@@ -83,8 +83,8 @@ class ReadBack:
 
     @property
     def agrees(self) -> bool:
-        """Whether the file carries the plan out to the byte."""
-        return not self.mismatches and self.weight_bytes == self.predicted
+        """Whether the file carries the plan out to the byte, and speaks the model's tokens."""
+        return not self.mismatches and not self.beside and self.weight_bytes == self.predicted
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain data."""
@@ -103,6 +103,7 @@ class ReadBack:
         head = f"{len(self.findings)} tensors read back from {self.file}, {bytewise}: "
         lines = [head + (f"{len(wrong)} differ" if wrong else f"all as plan {self.plan[:12]} says")]
         lines += [f"  {finding.name}: {'; '.join(finding.problems)}" for finding in wrong]
+        lines += [f"wrong: {words}" for words in self.beside]
         lines.append(
             f"weights {self.weight_bytes:,} B ({format_size(self.weight_bytes)}), "
             f"predicted {self.predicted:,} B (ratio {self.ratio:.4f}); "
@@ -114,7 +115,8 @@ class ReadBack:
 def read_back(file: Path, shipment: Shipment, reader: GGUFReader | None = None) -> ReadBack:
     """Compare every tensor of a GGUF file with a plan.
 
-    Where the shipment has a source, the bytes of every tensor are compared with those that were measured.
+    Where the shipment has a source, the bytes of every tensor are compared with those that were measured,
+    and the tokenizer with the model's.
 
     Args:
         file: what was exported.
@@ -127,9 +129,11 @@ def read_back(file: Path, shipment: Shipment, reader: GGUFReader | None = None) 
     """
     reader = reader or open_gguf(file)
     expected = {tensor.name: tensor for tensor in expected_tensors(shipment)}
-    found = {tensor.name: tensor for tensor in reader.tensors if tensor.name not in _ROPE}
+    found = {tensor.name: tensor for tensor in reader.tensors if tensor.name not in ROPE}
     findings = [_judge(reader, tensor, found.get(name)) for name, tensor in expected.items()]
     findings += [_unplanned(shipment, tensor) for name, tensor in found.items() if name not in expected]
+    folder = shipment.source.folder if shipment.source else None
+    beside, unknown = compare_beside(reader, folder, shipment.space.geometry) if folder else ([], [])
     weight_bytes = sum(int(tensor.n_bytes) for tensor in found.values())
     return ReadBack(
         str(file),
@@ -139,7 +143,8 @@ def read_back(file: Path, shipment: Shipment, reader: GGUFReader | None = None) 
         weight_bytes,
         file.stat().st_size - weight_bytes,
         sum(name in found and tensor.content is not None for name, tensor in expected.items()),
-        tuple(_warnings(reader, shipment)),
+        (*_warnings(reader, shipment), *unknown),
+        tuple(beside),
     )
 
 

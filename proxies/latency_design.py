@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tightfit.proxies.latency import Class, Floats, Phase, Products
-from tightfit.spaces import Decision, GgmlOption, Option, Space
+from tightfit.spaces import Space
 
 _PURPOSE = 61
 _POOL = 512  # mixed plans to choose from
@@ -42,17 +42,7 @@ def uniform_plans(space: Space) -> list[tuple[int, ...]]:
     """Return the plan of every format that is offered where there is a choice, used wherever it can be."""
     free = [decision for decision in space.decisions if len(decision.options) > 1]
     formats = sorted({option for decision in free for option in decision.options})
-    return [tuple(_nearest(space, decision, each) for decision in space.decisions) for each in formats]
-
-
-def _nearest(space: Space, decision: Decision, wanted: Option) -> int:
-    """Level of a format, of what the target itself takes in its place, or of the one least unlike it."""
-    if isinstance(wanted, GgmlOption):
-        wanted = wanted.fitting(space.geometry.linear(decision.sites[0]).cols)
-    options = decision.options
-    if wanted in options:
-        return options.index(wanted)
-    return min(range(len(options)), key=lambda level: (options[level].distance(wanted), level))
+    return [space.uniform_levels(each) for each in formats]
 
 
 def _mixed(space: Space, seed: int) -> list[tuple[int, ...]]:

@@ -13,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from tightfit.spaces import TightfitError
 from tightfit.workers.llamacpp.library import LlamaError
@@ -42,7 +43,7 @@ def measure_apart(
         LlamaError: as there, or llama.cpp ended its process.
     """
     environment = {**os.environ, "GGML_NO_BACKTRACE": "1"}
-    command = [sys.executable, "-m", __name__]
+    command = [sys.executable, "-P", "-m", __name__]
     with (
         tempfile.TemporaryFile() as said,
         subprocess.Popen(
@@ -61,6 +62,8 @@ def measure_apart(
             return _outcome(path, child, _receive(child.stdout), said)
         finally:
             child.kill()
+            with suppress(BrokenPipeError):  # what was not sent is not wanted any more
+                child.stdin.close()
 
 
 def _send(pipe: IO[bytes], what: object) -> None:
@@ -98,35 +101,27 @@ def _outcome(path: Path, child: subprocess.Popen[bytes], answer: Any, said: IO[b
 
 def main() -> None:
     """Measure what the parent sends; ends when the parent does, for then there is no more to read."""
+    import torch
+
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed is no answer
     path, windows, keywords = pickle.load(sys.stdin.buffer)
+    torch.set_num_threads(keywords.get("threads", 1))
+    references = cast("Sequence[Tensor]", _references(len(windows)))  # only ever read in turn
     try:
         answer: object = measure_file(
-            path, windows, _References(len(windows)), tick=lambda done, _: _send(answers, done), **keywords
+            path, windows, references, tick=lambda done, _: _send(answers, done), **keywords
         )
     except TightfitError as error:
         answer = error
     _send(answers, answer)
 
 
-class _References(Sequence["Tensor"]):
-    """References as they come, one at a time."""
+def _references(count: int) -> Iterator[Tensor]:
+    import torch
 
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, index: Any) -> Any:
-        raise TypeError("references come in their order only")
-
-    def __iter__(self) -> Iterator[Tensor]:
-        import torch
-
-        for _ in range(self._count):
-            yield torch.from_numpy(pickle.load(sys.stdin.buffer))
+    for _ in range(count):
+        yield torch.from_numpy(pickle.load(sys.stdin.buffer))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from tightfit.search.agents.uniform import formats
 from tightfit.search.hardware import bounds_of
 from tightfit.search.machine import physical_cores
 from tightfit.search.settings import Settings
-from tightfit.search.store import RUN_FILE
 from tightfit.spaces import InputError, Space, format_size
 
 # A backward pass that only needs gradients of activations costs about as much as a forward one.
@@ -118,6 +117,10 @@ def check_disk(settings: Settings, space: Space, limit: int) -> None:
     Raises:
         InputError: there is less free than files take.
     """
+    if not runs_files(settings):
+        return
+    from tightfit.search.store import RUN_FILE  # brings SQLite's tools, which a look at a model does without
+
     runs = Path(settings.runs).absolute()
     if (runs / settings.name / RUN_FILE).exists():
         return

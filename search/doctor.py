@@ -13,11 +13,20 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from tightfit.spaces import format_size
+from tightfit.spaces import TightfitError, format_size
+from tightfit.workers.llamacpp.library import load_library
 from tightfit.workers.sources import cache_folder
 
-# A requirement as the package's own metadata writes it: torch>=2.6, datasets>=3.0; extra == "data".
-_REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)\s*>=\s*(?P<floor>[\d.]+)(.*extra == ['\"](?P<extra>\w+)['\"])?")
+# A requirement as the package's own metadata writes it: torch>=2.6, libgguf==0.2.2,
+# datasets>=3.0; extra == "data".
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)\s*(?P<sign>>=|==)\s*(?P<version>[\d.]+)(.*extra == ['\"](?P<extra>\w+)['\"])?"
+)
+# What is pinned, and what does not work without it.
+_PINNED = {
+    "libgguf": "it quantizes to llama.cpp's types, so that searches and exports for llama.cpp depend on it",
+    "xllamacpp": "it is llama.cpp itself, so that running and verifying files depend on it",
+}
 # The default model, its prepared copies and one run's option cache.
 _DISK_NEEDED = 4 * 2**30
 # Versions before this can lose committed pages when two connections write and checkpoint at once
@@ -45,7 +54,7 @@ def examine() -> list[Finding]:
         Finding("ok", "python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
     ]
     findings += _libraries("tightfit")
-    findings += [_sqlite(sqlite3.sqlite_version_info), _disk(), *_devices()]
+    findings += [_llamacpp(), _sqlite(sqlite3.sqlite_version_info), _disk(), *_devices()]
     return findings
 
 
@@ -66,16 +75,30 @@ def _libraries(package: str) -> list[Finding]:
 
 
 def _library(requirement: re.Match[str]) -> Finding:
-    name, floor, extra = requirement["name"], requirement["floor"], requirement["extra"]
+    name, wanted, extra = requirement["name"], requirement["version"], requirement["extra"]
+    means = f" ({_PINNED[name]})" if name in _PINNED else ""
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         if extra:
             return Finding("ok", name, f"not installed (only needed for tightfit[{extra}])")
-        return Finding("error", name, f"not installed, but needed: pip install '{name}>={floor}'")
-    if _release(version) < _release(floor):
-        return Finding("error", name, f"{version} is older than {floor}, the oldest that works")
+        command = f"pip install '{name}{requirement['sign']}{wanted}'"
+        return Finding("error", name, f"not installed, but needed: {command}{means}")
+    if requirement["sign"] == "==" and _release(version) != _release(wanted):
+        command = f"pip install '{name}=={wanted}'"
+        return Finding("error", name, f"{version} is not {wanted}, the one that was tested: {command}{means}")
+    if _release(version) < _release(wanted):
+        return Finding("error", name, f"{version} is older than {wanted}, the oldest that works")
     return Finding("ok", name, version)
+
+
+def _llamacpp() -> Finding:
+    """Look whether llama.cpp can be loaded and is laid out as it is known."""
+    try:
+        version = load_library().version()
+    except TightfitError as error:
+        return Finding("error", "llama.cpp", f"{str(error).rstrip('.')}: no file can be run or verified")
+    return Finding("ok", "llama.cpp", f"{version}, can be loaded")
 
 
 def _release(version: str) -> tuple[int, ...]:

@@ -68,8 +68,9 @@ def run_search(
         check_mode(agent, settings.search.mode)
     cost = estimate_cost(settings, inspection.space)
     say(_header(settings, inspection))
+    tool = f" and {cost.tool_tokens:,} in llama.cpp" if cost.tool_tokens else ""
     say(
-        f"cost: about {sum(cost.tokens.values()):,} tokens through the model, "
+        f"cost: about {sum(cost.tokens.values()):,} tokens through the model{tool}, "
         f"roughly {duration(cost.seconds)} on this machine"
     )
     folder = Path(settings.runs) / settings.name

@@ -157,6 +157,7 @@ def verify_file(
     Raises:
         InputError: the file is no whole GGUF file, no run or no plan is found, or the run's model or text
             is gone or is another one.
+        LlamaError: llama.cpp cannot be called, or the file made it abort.
     """
     reader = open_gguf(file)
     digest = digest or stated(reader, PLAN_KEY)
@@ -179,7 +180,7 @@ def check_loss(store: Store, reopened: Reopened, plan: Plan, file: Path, tick: T
 
     A plan that was measured nowhere is measured on holdout text now.
     """
-    from tightfit.workers.llamacpp.loss import measure_file
+    from tightfit.search.apart import measure_apart
 
     evaluator, known = reopened.evaluator, None
     for split in SPLITS:
@@ -189,7 +190,7 @@ def check_loss(store: Store, reopened: Reopened, plan: Plan, file: Path, tick: T
     split = known.split if known else SPLITS[0]
     windows = reopened.windows[split]
     reported = known or evaluator.measure(plan.digest, stored_space(store).site_options(plan), split, windows)
-    measured = measure_file(
+    measured = measure_apart(
         file,
         windows,
         reopened.references(split),

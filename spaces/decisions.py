@@ -46,6 +46,12 @@ class Decision:
         offered = ", ".join(option.name for option in self.options)
         raise InputError(f"{self.name} does not offer {name!r} (offered: {offered}).")
 
+    def nearest(self, wanted: Option) -> int:
+        """Position of an option or, where it is not offered, of the one least unlike it."""
+        if wanted in self.options:
+            return self.options.index(wanted)
+        return min(range(len(self.options)), key=lambda level: (self.options[level].distance(wanted), level))
+
 
 def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> tuple[Decision, ...]:
     """Return the decisions of a model in depth order.

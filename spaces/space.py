@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tightfit.spaces.decisions import Decision, build_decisions
 from tightfit.spaces.errors import InputError
 from tightfit.spaces.geometry import DTYPE_BYTES, Geometry
+from tightfit.spaces.ggml import GgmlOption
 from tightfit.spaces.options import Option
 from tightfit.spaces.plan import Plan
 from tightfit.spaces.rules import WeightRules
@@ -87,6 +88,20 @@ class Space:
         """Exact weight bytes of the plan with these levels."""
         pairs = zip(self.decisions, levels, strict=True)
         return self.fixed_bytes + sum(decision.costs[level] for decision, level in pairs)
+
+    def uniform_levels(self, option: Option) -> tuple[int, ...]:
+        """Return the levels of the plan that uses one option wherever it is offered.
+
+        Where a type of llama.cpp does not divide a width, what llama.cpp itself falls back to is used, and
+        where that is not offered, the option least unlike it.
+        """
+        levels = []
+        for decision in self.decisions:
+            wanted = option
+            if isinstance(option, GgmlOption):
+                wanted = option.fitting(self.geometry.linear(decision.sites[0]).cols)
+            levels.append(decision.nearest(wanted))
+        return tuple(levels)
 
     def effective_bits(self, weight_bytes: int) -> float:
         """Stored bits per governed weight, scales, zero points and padding included."""

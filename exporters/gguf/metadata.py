@@ -19,7 +19,8 @@ def check_config(config: Any, geometry: Geometry) -> None:
     """Refuse what llama.cpp would compute differently.
 
     Args:
-        config: the model's configuration as Transformers reads it.
+        config: the model's configuration as Transformers reads it; a key that is missing has a value that
+            llama.cpp takes.
         geometry: the model's shape.
 
     Raises:
@@ -33,14 +34,14 @@ def check_config(config: Any, geometry: Geometry) -> None:
                 f"config.json: llama.cpp takes {key} = {allowed[0]!r} for granted, not {value!r}."
             )
     for key in architecture.capped:
-        if getattr(config, key, None) is None:
+        if getattr(config, key, 0.0) is None:
             raise InputError(
                 f"config.json: llama.cpp always caps {key} of {geometry.family} models, but it is None."
             )
-    if not architecture.wide_attention and _head_dim(geometry) * _heads(config) != geometry.hidden:
+    if not architecture.wide_attention and _head_dim(geometry) * _heads(geometry) != geometry.hidden:
         raise InputError(
             f"config.json: llama.cpp reads {geometry.family} models only where heads times their width, "
-            f"{_heads(config)} × {_head_dim(geometry)}, is the hidden size, {geometry.hidden}."
+            f"{_heads(geometry)} × {_head_dim(geometry)}, is the hidden size, {geometry.hidden}."
         )
     _check_query_scale(config, geometry)
 
@@ -58,7 +59,7 @@ def write_metadata(writer: Any, config: Any, geometry: Geometry) -> None:
     writer.add_context_length(_context(architecture, geometry))
     writer.add_embedding_length(geometry.hidden)
     writer.add_feed_forward_length(_width(geometry))
-    writer.add_head_count(_heads(config))
+    writer.add_head_count(_heads(geometry))
     writer.add_head_count_kv(geometry.attention[0].kv_heads)
     writer.add_vocab_size(geometry.vocab)
     if geometry.family == "gpt2":
@@ -71,8 +72,10 @@ def write_metadata(writer: Any, config: Any, geometry: Geometry) -> None:
     _write_windows(writer, architecture, geometry)
 
 
-def _heads(config: Any) -> int:
-    return int(config.num_attention_heads)
+def _heads(geometry: Geometry) -> int:
+    # GPT-2 has one matrix for queries, keys and values, and heads that share the hidden size.
+    queries = [x.rows for x in geometry.linears if x.module == "q_proj"]
+    return (queries or [geometry.hidden])[0] // _head_dim(geometry)
 
 
 def _head_dim(geometry: Geometry) -> int:
@@ -113,7 +116,7 @@ def _check_query_scale(config: Any, geometry: Geometry) -> None:
     if geometry.family not in _LARGEST or scalar is None:
         return
     largest = geometry.layers == _LARGEST[geometry.family]
-    expected = geometry.hidden // _heads(config) if largest else _head_dim(geometry)
+    expected = geometry.hidden // _heads(geometry) if largest else _head_dim(geometry)
     if scalar != expected:
         raise InputError(
             f"config.json: llama.cpp takes query_pre_attn_scalar = {expected} for granted, not {scalar}."

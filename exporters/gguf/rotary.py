@@ -39,6 +39,16 @@ def write_rotary(writer: Any, config: Any, geometry: Geometry) -> None:
         _write_scaling(writer, kind, parameters)
 
 
+def check_rotary(config: Any, geometry: Geometry) -> None:
+    """Refuse a rotary embedding that llama.cpp cannot compute.
+
+    Raises:
+        InputError: llama.cpp has no such scaling for this family.
+    """
+    _kind(_parameters(config), geometry)
+    _local(config)
+
+
 def rotary_factors(config: Any, geometry: Geometry) -> NDArray[np.float32] | None:
     """Return what divides each rotary frequency, shape (head width / 2,), or None without ``llama3`` scaling.
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tightfit.exporters.checkpoint import Checkpoint
 from tightfit.exporters.gguf.architectures import Architecture, get_architecture, gguf_stem
 from tightfit.exporters.gguf.rotary import ROTARY_FACTORS, rotary_factors
-from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, InputError, Linear
+from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, Linear
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from tightfit.exporters.base import Source
 
 _FLOAT = GgmlOption("F32")
-# Transformers' base model has no such prefix, and files of some old checkpoints neither.
-_PREFIXES = ("model.", "transformer.")
 
 
 @dataclass(frozen=True)
@@ -49,68 +46,6 @@ class GgufTensor:
         return self.option.tensor_bytes(math.prod(self.shape[:-1]), self.shape[-1])
 
 
-@dataclass(frozen=True)
-class Weights:
-    """The tensors of a model folder's safetensors files, one file or many, read one at a time."""
-
-    folder: Path
-
-    @cached_property
-    def files(self) -> dict[str, Path]:
-        """Tensor name → file."""
-        index = self.folder / "model.safetensors.index.json"
-        if not index.is_file():
-            path = self.folder / "model.safetensors"
-            with _opened(path) as file:
-                return dict.fromkeys(file.keys(), path)
-        try:
-            names = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        except (OSError, ValueError, KeyError) as error:
-            raise InputError(f"{index} cannot be read ({error}).") from error
-        return {name: self.folder / file for name, file in names.items()}
-
-    def stored_name(self, name: str) -> str:
-        """Return the name under which a file has the tensor.
-
-        Raises:
-            InputError: no file has it.
-        """
-        for known in _spellings(name):
-            if known in self.files:
-                return known
-        raise InputError(f"{self.folder} has no tensor {name}.")
-
-    def has(self, name: str) -> bool:
-        """Whether a file has the tensor."""
-        return any(known in self.files for known in _spellings(name))
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return a tensor's shape, without reading its values."""
-        stored = self.stored_name(name)
-        with _opened(self.files[stored]) as file:
-            return tuple(file.get_slice(stored).get_shape())
-
-    def read(self, name: str) -> NDArray[np.float32]:
-        """Return a tensor as float32."""
-        stored = self.stored_name(name)
-        with _opened(self.files[stored]) as file:
-            values: NDArray[np.float32] = file.get_tensor(stored).float().numpy()
-        return values
-
-
-def _opened(path: Path) -> Any:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        return safe_open(path, framework="pt")
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{path} cannot be read ({error}).") from error
-
-
-def _spellings(name: str) -> list[str]:
-    return [name, *(name.removeprefix(prefix) for prefix in _PREFIXES)]
-
-
 def list_tensors(
     source: Source, geometry: Geometry, options: dict[str, GgmlOption], config: Any
 ) -> list[GgufTensor]:
@@ -122,7 +57,7 @@ def list_tensors(
         options: site → type, for every site that owns its bytes.
         config: the model's configuration as Transformers reads it.
     """
-    listing = _Listing(source, geometry, Weights(source.folder), get_architecture(geometry.family))
+    listing = _Listing(source, geometry, Checkpoint(source.folder), get_architecture(geometry.family))
     factors = rotary_factors(config, geometry)
     result = [listing.matrix(geometry.linear(EMBED), options[EMBED])]
     if factors is not None:
@@ -153,7 +88,7 @@ def rotary_rows(heads: int, width: int) -> NDArray[np.int64]:
 class _Listing:
     source: Source
     geometry: Geometry
-    weights: Weights
+    weights: Checkpoint
     architecture: Architecture
 
     def of_site(self, linear: Linear, option: GgmlOption) -> Iterator[GgufTensor]:
@@ -162,7 +97,9 @@ class _Listing:
         if linear.bias:
             path, rows = f"{linear.path}.bias", self._rows(linear)
             name = f"{gguf_stem(self.geometry.family, linear.site)}.bias"
-            yield GgufTensor(name, (linear.bias,), _FLOAT, lambda: _ordered(self.weights.read(path), rows))
+            yield GgufTensor(
+                name, (linear.bias,), _FLOAT, lambda: _ordered(self.weights.read(path).numpy(), rows)
+            )
 
     def matrix(self, linear: Linear, option: GgmlOption) -> GgufTensor:
         rows = self._rows(linear)
@@ -183,7 +120,9 @@ class _Listing:
                 )
 
     def _shifted(self, path: str) -> NDArray[np.float32]:
-        values: NDArray[np.float32] = self.weights.read(path) + np.float32(self.architecture.norm_shift)
+        values: NDArray[np.float32] = self.weights.read(path).numpy() + np.float32(
+            self.architecture.norm_shift
+        )
         return values
 
     def _rows(self, linear: Linear) -> NDArray[np.int64] | None:

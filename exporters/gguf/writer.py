@@ -15,6 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tightfit import __version__
 from tightfit.exporters.base import put_in_place
 from tightfit.exporters.gguf.architectures import get_architecture
+from tightfit.exporters.gguf.checks import load_config
 from tightfit.exporters.gguf.metadata import check_config, write_metadata
 from tightfit.exporters.gguf.refusals import ggml_options
 from tightfit.exporters.gguf.rotary import write_rotary
@@ -110,18 +111,12 @@ def prepare(shipment: Shipment) -> GgufFile:
     Raises:
         InputError: as :func:`export`, but for the disk.
     """
-    from transformers import AutoConfig
-
     space, source = shipment.space, shipment.source
     space.levels(shipment.plan)  # refuses a plan of another space
     options = ggml_options(space.geometry, space.site_options(shipment.plan))
     if source is None:
         raise InputError("a GGUF file holds the weights, and this plan comes without its model.")
-    try:
-        config = AutoConfig.from_pretrained(source.folder)
-    except (OSError, ValueError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise InputError(f"{source.folder}: config.json cannot be read ({reason}).") from error
+    config = load_config(source.folder)
     check_config(config, space.geometry)
     tensors = list_tensors(source, space.geometry, options, config)
     return GgufFile(_header(shipment, config, options, tensors), tensors)
@@ -169,7 +164,8 @@ def _add_tensor_info(writer: Any, tensor: GgufTensor, kind: Any) -> None:
 def _write_origin(writer: Any, shipment: Shipment, file_type: int) -> None:
     """Add what the file is and where it comes from: nothing that depends on the machine or the time."""
     writer.add_type("model")
-    writer.add_name(str(shipment.model.get("name", "")))
+    name = str(shipment.model.get("name", ""))
+    writer.add_name(Path(name).name or name)  # where a folder lies is nobody's business
     writer.add_file_type(file_type)
     writer.add_quantization_version(_QUANTIZATION_VERSION)
     writer.add_string("tightfit.plan", shipment.plan.digest)

@@ -19,6 +19,7 @@ from tightfit.proxies.latency_design import design_plans
 from tightfit.proxies.latency_fit import fit_latency, paired_samples
 from tightfit.search.agents import Proposal
 from tightfit.search.agents.uniform import formats
+from tightfit.search.cost import FEWEST_PLANS, PLANS_PER_FORMAT, runs_files
 from tightfit.search.hardware import LEAST_PLANS, TIMES, bounds_of, speed_of, work_of
 from tightfit.search.solvers import Side
 from tightfit.search.speed import loosened, reach, sides_of
@@ -29,9 +30,6 @@ from tightfit.workers.llamacpp.library import LlamaError
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 from tightfit.workers.llamacpp.station import measure_speeds
 
-# Plans that are timed before solving, for each format on offer; a table has a few rates per format.
-_PLANS_PER_FORMAT = 3
-_FEWEST = 12
 _FOLDER = "hardware"
 
 
@@ -65,7 +63,7 @@ def run_finalists(bench: Bench, proposals: Sequence[Proposal]) -> dict[str, Spee
     Returns:
         By the plan's digest; empty where the settings ask for nothing.
     """
-    if not (bench.settings.validation.hardware or bounds_of(bench.settings)):
+    if not runs_files(bench.settings):
         bench.store.forget((), ("hardware",))  # of the run under other settings
         return {}
     # The uniform baseline first: all others are compared with it.
@@ -102,7 +100,7 @@ def sweep_files(folder: Path) -> None:
 
 def _tables(bench: Bench) -> dict[Phase, LatencyTable]:
     """Time designed plans and fit a table of times to each phase."""
-    count = max(_FEWEST, _PLANS_PER_FORMAT * len(formats(bench.space)))
+    count = max(FEWEST_PLANS, PLANS_PER_FORMAT * len(formats(bench.space)))
     levels = design_plans(bench.space, count, bench.settings.seed)
     plans = [bench.space.plan(each) for each in levels]
     found = _run(bench, plans, "latency_design", "timing formats in llama.cpp")

@@ -164,6 +164,14 @@ def test_speeds_stand_beside_those_of_the_baselines(gguf_shipment: Shipment) -> 
     ]
 
 
+def test_a_missed_bound_on_speed_is_said_at_the_top(gguf_shipment: Shipment) -> None:
+    assert "too slow" not in describe(gguf_shipment)
+    facts = {**FACTS, "too_slow": ["120 tokens/s", "300 ms to the first token"]}
+    head = describe(replace(gguf_shipment, facts=facts)).split("## ")[0]
+    words = "it misses the bound on speed: 120 tokens/s and 300 ms to the first token"
+    assert cells(head, "**too slow**")[1] == words
+
+
 def test_it_says_whether_the_file_or_only_the_plan_was_measured(
     gguf_shipment: Shipment, make_shipment: Callable[..., Shipment]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tightfit.search import doctor
 from tightfit.search.doctor import Finding, examine, render_findings
+from tightfit.workers.llamacpp.library import load_library
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,15 +37,17 @@ def test_this_machine_can_run_the_tests_so_nothing_is_an_error() -> None:
     assert {"torch", "transformers", "sqlite", "disk", "cpu"} <= set(subjects)
 
 
-def test_every_dependency_of_a_plain_install_is_looked_at() -> None:
+def test_every_dependency_of_a_plain_install_is_looked_at(install: Callable[..., None]) -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     plain = re.search(r"^dependencies = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     assert plain
-    names = re.findall(r'"([\w-]+)>=', plain[1])
-    assert len(names) > 8
-    subjects = [finding.subject for finding in examine()]
-    assert set(names) <= set(subjects)
-    assert "ruff" not in subjects  # developers' tools are not what a run needs
+    requirements = re.findall(r'"([\w-]+)([>=]=[\d.]+)"', plain[1])
+    assert len(requirements) == len(plain[1].strip().splitlines()) > 8
+    install("probe-host", "1.0", *map("".join, requirements), 'ruff>=0.9; extra == "dev"')
+    findings = doctor._libraries("probe-host")
+    # Developers' tools are not what a run needs.
+    assert [finding.subject for finding in findings] == [name for name, _ in requirements]
+    assert [finding for finding in findings if finding.level != "ok"] == []
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,49 @@ def test_a_library_that_is_missing_or_too_old_is_an_error(
     if version is not None:
         install("probe-needed", version)
     assert doctor._libraries("probe-host") == [Finding(level, "probe-needed", text)]
+
+
+@pytest.mark.parametrize(
+    ("version", "level", "text"),
+    [
+        ("1.2.0", "ok", "1.2.0"),
+        ("1.1.9", "error", "1.1.9 is not 1.2.0, the one that was tested: pip install 'probe-pinned==1.2.0'"),
+        ("1.2.1", "error", "1.2.1 is not 1.2.0, the one that was tested: pip install 'probe-pinned==1.2.0'"),
+        (None, "error", "not installed, but needed: pip install 'probe-pinned==1.2.0'"),
+    ],
+)
+def test_what_is_pinned_has_to_be_that_version(
+    install: Callable[..., None], version: str | None, level: str, text: str
+) -> None:
+    install("probe-host", "1.0", "probe-pinned==1.2.0")
+    if version is not None:
+        install("probe-pinned", version)
+    assert doctor._libraries("probe-host") == [Finding(level, "probe-pinned", text)]
+
+
+def test_another_llama_cpp_is_an_error_that_says_what_it_means(install: Callable[..., None]) -> None:
+    install("probe-host", "1.0", "xllamacpp==1.0", "libgguf==1.0")
+    llama, quantizers = doctor._libraries("probe-host")
+    assert llama.level == quantizers.level == "error"
+    assert llama.text.endswith("(it is llama.cpp itself, so that running and verifying files depend on it)")
+    assert "searches and exports for llama.cpp depend on it" in quantizers.text
+
+
+def test_llama_cpp_is_loaded_to_see_whether_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert doctor._llamacpp().level == "ok"
+    package = tmp_path / "xllamacpp"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "xllamacpp.so").write_bytes(b"not a library")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    load_library.cache_clear()
+    finding = doctor._llamacpp()
+    load_library.cache_clear()
+    assert (finding.level, finding.subject) == ("error", "llama.cpp")
+    assert "its shared object cannot be used" in finding.text
+    assert finding.text.endswith("no file can be run or verified")
 
 
 def test_what_only_an_extra_needs_may_be_missing(install: Callable[..., None]) -> None:

@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -288,12 +290,48 @@ def test_seventy_billion_weights_are_inspected_exactly() -> None:
     assert found.fits
 
 
-def test_settings_are_inspected_without_heavy_libraries(model: Callable[..., str]) -> None:
+def for_llamacpp(folder: str, **more: Any) -> Settings:
+    weights = {"types": ["Q4_0", "Q8_0"]}
+    data = {"model": folder, "target": "llama.cpp", "budget": {"effective_bits": 6}}
+    return Settings.from_dict({**data, "space": {"weights": weights}, **more})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_act": "gelu"}, "llama.cpp takes hidden_act = 'silu' for granted, not 'gelu'"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic' of a llama model cannot"),
+    ],
+)
+def test_a_model_that_llama_cpp_cannot_take_is_refused_before_anything_heavy(
+    model: Callable[..., str], changes: dict[str, Any], message: str
+) -> None:
+    assert inspect_settings(for_llamacpp(model())).space.target.name == "llama.cpp"
+    folder = model(**changes)
+    with pytest.raises(InputError, match=re.escape(message)):
+        inspect_settings(for_llamacpp(folder))
+    inspect_settings(Settings.from_dict({"model": folder, "budget": {"effective_bits": 4}}))
+
+
+def test_files_that_do_not_fit_on_the_disk_are_said_before_anything_heavy(
+    model: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1000))
+    with pytest.raises(InputError, match=r"but only 1000 B are free in .*/runs: make room"):
+        inspect_settings(
+            for_llamacpp(model(), validate={"hardware": ["llama.cpp"]}, runs=str(tmp_path / "runs"))
+        )
+
+
+@pytest.mark.parametrize(
+    "target", ["", ', "target": "llama.cpp", "space": {"weights": {"types": ["Q4_0", "Q8_0"]}}']
+)
+def test_settings_are_inspected_without_heavy_libraries(model: Callable[..., str], target: str) -> None:
     code = f"""
 import sys
 from tightfit.search.inspection import inspect_settings
 from tightfit.search.settings import Settings
-inspect_settings(Settings.from_dict({{"model": {model()!r}, "budget": {{"effective_bits": 4}}}}))
+inspect_settings(Settings.from_dict({{"model": {model()!r}, "budget": {{"effective_bits": 6}}{target}}}))
 print([m for m in ("torch", "transformers", "scipy", "sklearn", "plotly") if m in sys.modules])
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

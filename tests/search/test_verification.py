@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from gguf import GGUFReader
 
+from tightfit.cli import main
 from tightfit.search.exporting import export_plan
 from tightfit.search.progress import Progress
 from tightfit.search.reopen import reopen
@@ -20,6 +22,7 @@ from tightfit.search.store import Store
 from tightfit.search.summary import SPLITS
 from tightfit.search.verification import LossCheck, find_run, verify_file
 from tightfit.spaces import InputError
+from tightfit.workers.llamacpp.library import LlamaError
 from tightfit.workers.measurement import DocumentLoss, Measurement
 
 
@@ -104,6 +107,51 @@ def test_right_bytes_that_llama_cpp_computes_differently_are_found_by_their_loss
     assert verified.loss.errors is not None
     assert verified.loss.errors > 3
     assert "standard errors of the reported loss\nnot verified" in verified.render()
+
+
+def test_a_file_of_another_tokenizer_is_not_verified(shipped_run: Path, file: Path) -> None:
+    """Its loss is the same, since that is measured on token ids."""
+    key, content = b"tokenizer.ggml.eos_token_id", bytearray(file.read_bytes())
+    content[content.index(key) + len(key) + 4] += 1
+    file.write_bytes(content)
+    verified = verify_file(file, shipped_run)
+    assert verified.read_back.mismatches == ()
+    assert not verified.agrees
+    assert verified.loss is None
+    assert "wrong: tokenizer.ggml.eos_token_id is " in verified.render()
+
+
+def test_a_file_that_makes_llama_cpp_abort_is_one_sentence(shipped_run: Path, file: Path) -> None:
+    """Every tensor is right, but the file asks for what llama.cpp asserts never happens."""
+    _spoil(file)
+    with pytest.raises(LlamaError) as failure:
+        verify_file(file, shipped_run)
+    assert failure.value.exit_code == 1
+    words = str(failure.value)
+    assert words.startswith(f"{file} cannot be measured: the process of llama.cpp was ended by SIGABRT: ")
+    assert "GGML_ASSERT(eps >= 0.0f) failed" in words
+    assert "\n" not in words
+
+
+def test_the_command_survives_such_a_file(shipped_run: Path, file: Path) -> None:
+    _spoil(file)
+    result = CliRunner().invoke(main, ["verify", str(file), "--run", str(shipped_run)])
+    assert result.exit_code == 1
+    (line,) = [line for line in result.stderr.splitlines() if line.startswith("tightfit: ")]
+    assert "was ended by SIGABRT" in line
+
+
+def _spoil(file: Path) -> None:
+    key, content = b"llama.attention.layer_norm_rms_epsilon", bytearray(file.read_bytes())
+    struct.pack_into("<f", content, content.index(key) + len(key) + 4, -1.0)
+    file.write_bytes(content)
+
+
+def test_a_file_that_llama_cpp_refuses_is_bad_input_as_ever(shipped_run: Path, file: Path) -> None:
+    file.write_bytes(file.read_bytes().replace(b"llama.rope.freq_base", b"llama.rope.freq_bbbb"))
+    file.write_bytes(file.read_bytes().replace(b"llama.block_count", b"llama.block_c0unt"))
+    with pytest.raises(InputError, match=r"model\.gguf: "):
+        verify_file(file, shipped_run)
 
 
 def test_another_plan_of_the_run_is_not_what_the_file_holds(shipped_run: Path, file: Path) -> None:

@@ -30,6 +30,13 @@ def option_names(decision: Decision) -> list[str]:
     return [option.name for option in decision.options]
 
 
+def offering(names: str) -> Decision:
+    """A decision over a 64 × 64 matrix with these options."""
+    offered = tuple(WeightOption.from_name(name) for name in names.split())
+    costs = tuple(option.tensor_bytes(64, 64) for option in offered)
+    return Decision("a", ("a",), offered, costs, 4096)
+
+
 def test_every_matrix_decides_for_itself_where_nothing_fuses(space: Callable[..., Space]) -> None:
     built = space()
     owners = [x.site for x in built.geometry.linears if x.tied_to is None]
@@ -271,6 +278,23 @@ def test_a_pin_that_cannot_be_is_refused(
 def test_an_option_that_a_decision_does_not_offer_is_refused(space: Callable[..., Space]) -> None:
     with pytest.raises(InputError, match=r"embed does not offer '9b' \(offered: 3b-g64-float, "):
         by_name(space(bits=(3, 4), zeros=("float",)))[EMBED].index("9b")
+
+
+@pytest.mark.parametrize(
+    ("offered", "wanted", "nearest"),
+    [
+        ("3b-g64-sym 4b-g64-sym 8b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # bits decide first
+        ("3b-g64-sym 4b-g64-sym 6b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # of equally near bits the fewer
+        ("4b-g32-int 4b-g64-float 5b-g64-int", "4b-g64-int", "4b-g32-int"),  # then the kind of zero point
+        ("4b-row-int 4b-g32-int", "4b-g64-int", "4b-g32-int"),  # then the group
+        ("16b", "3b-g64-sym", "16b"),
+        ("8b-g64-sym 16b", "32b", "16b"),
+    ],
+)
+def test_where_it_is_not_offered_the_nearest_takes_its_place(offered: str, wanted: str, nearest: str) -> None:
+    decision = offering(offered)
+    level = decision.nearest(WeightOption.from_name(wanted))
+    assert decision.options[level].name == nearest
 
 
 def test_expand_gives_every_combination_once() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tightfit.spaces import EMBED, HEAD, Geometry, InputError, Plan, Space, WeightOption
+from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, InputError, Plan, Space, WeightOption
 
 MIXED = {"bits": (2, 3, 4, 6, 16), "groups": (32, 0), "zeros": ("none", "integer")}
 CONFIG = {"attention_bias": True, "mlp_bias": True, "hidden_size": 96, "head_dim": 10}
@@ -127,3 +127,19 @@ def test_digest_tells_spaces_apart(space: Callable[..., Space]) -> None:
     ]
     assert len({built.digest() for built in spaces}) == len(spaces)
     assert space(**rules).digest() == spaces[0].digest()
+
+
+def test_a_uniform_plan_uses_an_option_wherever_it_is_offered(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4), zeros=("integer",), pin={"head": "8b-g64-int"})
+    chosen = dict(built.plan(built.uniform_levels(WeightOption(4, 64, "integer"))).choices)
+    assert chosen.pop("embed") == "8b-g64-int"  # tied to the head
+    assert set(chosen.values()) == {"4b-g64-int"}
+
+
+def test_a_uniform_plan_takes_what_llama_cpp_falls_back_to(space: Callable[..., Space]) -> None:
+    config = {"hidden_size": 256, "intermediate_size": 96, "head_dim": 64}
+    built = space(config, target="llama.cpp", types=("Q4_K", "Q5_K"))
+    chosen = dict(built.plan(built.uniform_levels(GgmlOption("Q4_K"))).choices)
+    downs = {chosen.pop(name) for name in list(chosen) if name.endswith("down_proj")}
+    assert downs == {GgmlOption("Q4_K").fitting(96).type} != {"Q4_K"}
+    assert set(chosen.values()) == {"Q4_K"}

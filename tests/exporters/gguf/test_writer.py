@@ -75,6 +75,9 @@ def test_a_file_says_where_it_comes_from_and_nothing_of_machine_or_time(
     shipment = ship(folder_of("llama"), ("Q8_0", "F16"))
     fields = gguf.GGUFReader(export(shipment, tmp_path / "model.gguf")).fields
     assert fields["general.name"].contents() == "tiny 模型"
+    local = {**shipment.model, "name": str(tmp_path / "elsewhere" / "tiny 模型")}
+    again = export(dataclasses.replace(shipment, model=local), tmp_path / "again.gguf")
+    assert again.read_bytes() == (tmp_path / "model.gguf").read_bytes()
     assert fields["tightfit.plan"].contents() == shipment.plan.digest
     assert fields["tightfit.model"].contents() == "5f" * 32
     assert fields["tightfit.version"].contents() == tightfit.__version__

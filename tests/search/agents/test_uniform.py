@@ -6,16 +6,8 @@ from dataclasses import replace
 import pytest
 
 from tightfit.search.agents import History, Task, get_agent
-from tightfit.search.agents.uniform import formats, nearest_level, uniform_levels
+from tightfit.search.agents.uniform import formats, uniform_levels
 from tightfit.search.solvers import solve
-from tightfit.spaces import Decision, WeightOption
-
-
-def options(names: str) -> Decision:
-    """A decision over a 64 × 64 matrix with these options."""
-    offered = tuple(WeightOption.from_name(name) for name in names.split())
-    costs = tuple(option.tensor_bytes(64, 64) for option in offered)
-    return Decision("a", ("a",), offered, costs, 4096)
 
 
 def test_a_format_is_used_wherever_it_is_offered(task: Task) -> None:
@@ -27,23 +19,6 @@ def test_a_format_is_used_wherever_it_is_offered(task: Task) -> None:
             else:
                 gaps = [abs(offered.bits - option.bits) for offered in decision.options]
                 assert abs(chosen.bits - option.bits) == min(gaps)
-
-
-@pytest.mark.parametrize(
-    ("offered", "wanted", "nearest"),
-    [
-        ("3b-g64-sym 4b-g64-sym 8b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # bits decide first
-        ("3b-g64-sym 4b-g64-sym 6b-g64-sym", "5b-g64-sym", "4b-g64-sym"),  # of equally near bits the fewer
-        ("4b-g32-int 4b-g64-float 5b-g64-int", "4b-g64-int", "4b-g32-int"),  # then the kind of zero point
-        ("4b-row-int 4b-g32-int", "4b-g64-int", "4b-g32-int"),  # then the group
-        ("16b", "3b-g64-sym", "16b"),
-        ("8b-g64-sym 16b", "32b", "16b"),
-    ],
-)
-def test_where_it_is_not_offered_the_nearest_takes_its_place(offered: str, wanted: str, nearest: str) -> None:
-    decision = options(offered)
-    level = nearest_level(decision, WeightOption.from_name(wanted))
-    assert decision.options[level].name == nearest
 
 
 def test_formats_are_what_free_decisions_offer_ascending_in_bits(task_of: Callable[..., Task]) -> None:

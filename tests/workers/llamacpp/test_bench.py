@@ -125,6 +125,34 @@ def test_a_file_that_llama_cpp_refuses_is_a_failure(float_file, tmp_path):
     assert isinstance(fine, Speed)
 
 
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        ("'loaded\\n' + json.dumps(answer)", None),
+        ("json.dumps(answer) + '\\n[1]\\nfreed'", None),
+        ("'loaded'", "its process ended without an answer: a warning"),
+        ("''", "its process ended without an answer: a warning"),
+    ],
+)
+def test_lines_of_llama_cpp_are_no_answer(printed, reason, tmp_path, monkeypatch):
+    answer = {"prompt_rate": 1.0, "generation_rate": 2.0, "first_token": 3.0, "load": 4.0, "peak_bytes": 5}
+    child = tmp_path / "child.py"
+    child.write_text(
+        f"import json, sys\nanswer = {answer}\nprint({printed})\nprint('a warning.', file=sys.stderr)\n"
+    )
+    monkeypatch.setattr(bench, "_CHILD", child)
+    found = bench.run_once(tmp_path / "model.gguf", bench.Work(8, 8))
+    assert found == (reason or Sample(**answer))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are any bytes there")
+def test_any_name_of_a_file_will_do(float_file, tmp_path):
+    path = tmp_path / os.fsdecode(b"m\xff.gguf")  # no UTF-8
+    path.symlink_to(float_file)
+    (found,) = bench_files([path], 8, 2, 1)
+    assert isinstance(found, Speed)
+
+
 def test_a_process_ends_with_the_one_that_wanted_it(endless_file):
     command = [sys.executable, "-I", "-S", bench._CHILD, find_library(), endless_file, "8", "100000"]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
