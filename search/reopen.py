@@ -67,7 +67,7 @@ def reopen(store: Store) -> Reopened:
     asked, device = settings.text, pick_device(settings.device)
     text = load_text(asked.source, asked.dataset)
     _check(store, held, {"text": text.digest})
-    kept = find_importance(folder, model["digest"])
+    kept = find_importance(folder, model["digest"], held.get("importance digest"))
     loaded = load_model(str(find_model(store, model)), device=device)
     splits = split_text(settings, loaded, text)
     threads = int(held.get("number of threads") or 1)
