@@ -124,7 +124,10 @@ def test_a_dataset_replaces_the_source(path: Path) -> None:
         ("sense={marginal: 1}", "-s sense: sense.marginal: unknown key"),
         ("sense=null", "-s sense: null is not a mapping with keys among"),
         ("name=a\n---\nb", "-s name: a second document begins"),
-        ("budget={}", "-s budget: give at least one of weights, total or effective_bits."),
+        (
+            "budget={}",
+            "-s budget: give at least one of weights, total, effective_bits, tokens_per_second or latency.",
+        ),
     ],
 )
 def test_errors_name_the_override(path: Path, override: str, message: str) -> None:
