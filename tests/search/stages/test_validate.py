@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tightfit.search.agents import Proposal
+from tightfit.search.settings import Settings
 from tightfit.search.stages import Candidate, validate
 from tightfit.search.store import Store
 from tightfit.spaces import Plan, Space, WeightRules, build_space, get_target, read_geometry
@@ -38,7 +39,7 @@ class Lab:
             read_geometry(CONFIG), WeightRules((3, 4), groups=(32,)), get_target("any")
         )
         self.limit = self.space.ceiling
-        self.settings = SimpleNamespace(search=SimpleNamespace(finalists=2))
+        self.settings = Settings.from_dict({"budget": {"weights": "1MiB"}, "search": {"finalists": 2}})
         self.archive, self.evaluator, self.crew = self, self, None
         self.progress = SimpleNamespace(stage=lambda *_: _Quiet())
         self.losses = {"validation": validation, "holdout": holdout}
