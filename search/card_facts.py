@@ -103,7 +103,7 @@ def _hardware(summary: Summary, digest: str) -> dict[str, Any] | None:
 def _too_slow(summary: Summary, digest: str) -> list[str]:
     """The bounds on speed that the plan was seen to miss, in words."""
     found = next((row.speed for row in summary.speeds if row.digest == digest), None)
-    missed = [b.asked for b in asked_bounds(summary) if isinstance(found, Speed) and b.excess(found) > 0]
+    missed = [b.asked for b in asked_bounds(summary) if isinstance(found, Speed) and b.missed(found)]
     result = summary.result
     if not missed and result and result.too_slow and digest == result.final:
         return [bound.asked for bound in asked_bounds(summary)]  # it could not be run at all

@@ -74,7 +74,7 @@ def speed_facts(summary: Summary, digest: str) -> list[tuple[str, str, str, str]
                 if phase == "generate"
                 else f"at most {1000 * bound.seconds:g}"
             )
-            remark += f"; {end} asked for" + (": too slow" if bound.excess(run.speed) > 0 else "")
+            remark += f"; {end} asked for" + (": too slow" if bound.missed(run.speed) else "")
         facts.append((name, value, "" if phase == "generate" else "ms", remark))
     return facts
 

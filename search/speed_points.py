@@ -72,7 +72,7 @@ def asked_bounds(summary: Summary) -> list[Bound]:
 
 def keeps(bounds: Sequence[Bound], speed: Speed) -> bool:
     """Say whether the medians of a plan keep all bounds."""
-    return all(bound.excess(speed) <= 0 for bound in bounds)
+    return not any(bound.missed(speed) for bound in bounds)
 
 
 def speed_front(summary: Summary) -> Front | None:
