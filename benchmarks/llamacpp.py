@@ -20,7 +20,6 @@ from pathlib import Path
 from tightfit.exporters import get_exporter
 from tightfit.proxies.latency import LatencyTable
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
-from tightfit.search.agents.uniform import uniform_levels
 from tightfit.search.inspection import inspect_settings
 from tightfit.search.reopen import reopen
 from tightfit.search.resolve import stored_plan
@@ -111,7 +110,7 @@ def _settings(arguments: argparse.Namespace, limit: int, speed: float | None = N
 
 def _levels(space: Space, name: str) -> tuple[int, ...]:
     if name not in RECIPES:
-        return uniform_levels(space, GgmlOption(name))
+        return space.uniform_levels(GgmlOption(name))
     levels = recipe_levels(space, RECIPES[name])
     if levels is None:
         raise SystemExit(f"{name} needs a type that is not offered: add it to --types")

@@ -14,7 +14,6 @@ import argparse
 import json
 from pathlib import Path
 
-from tightfit.search.agents.uniform import uniform_levels
 from tightfit.search.inspection import inspect_settings
 from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
@@ -40,7 +39,7 @@ def main() -> None:
     space = inspect_settings(_settings(arguments, 2**62)).space
     budgets = {f"{bits:g} bits": _decoder_budget(space, bits) for bits in arguments.bits}
     for bits in arguments.uniform:
-        levels = uniform_levels(space, WeightOption(bits, 64, "integer"))
+        levels = space.uniform_levels(WeightOption(bits, 64, "integer"))
         budgets[f"uniform {bits}-bit bytes"] = space.bytes_of(levels)
     lines = []
     for name, limit in budgets.items():

@@ -8,13 +8,14 @@ file that is shipped. Formulas: ``quantize_row_q8_K_ref`` and ``quantize_row_q8_
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from tightfit.compress.hooks import input_hooks
 from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, Option
 
 Rounding = Callable[[Tensor], Tensor]
@@ -69,8 +70,9 @@ def rounding_of(option: Option) -> Rounding | None:
     return round_blocks_of_256 if option.block == _BLOCK_K else round_blocks_of_32
 
 
-@contextmanager
-def rounded_inputs(model: nn.Module, geometry: Geometry, options: Mapping[str, Option]) -> Iterator[None]:
+def rounded_inputs(
+    model: nn.Module, geometry: Geometry, options: Mapping[str, Option]
+) -> AbstractContextManager[None]:
     """Round the inputs of every matrix as its option asks for, while the context lasts.
 
     Args:
@@ -78,18 +80,13 @@ def rounded_inputs(model: nn.Module, geometry: Geometry, options: Mapping[str, O
         geometry: its shape.
         options: of the sites that own their bytes; a tied head follows the embedding.
     """
-    handles, last = [], _Last()
+    hooks, last = {}, _Last()
     for linear in geometry.linears:
         option = options.get(EMBED if linear.site == HEAD and geometry.tied else linear.site)
         rounding = None if option is None or linear.site == EMBED else rounding_of(option)
         if rounding is not None:
-            hook = partial(_round, last, rounding)
-            handles.append(model.get_submodule(linear.path).register_forward_pre_hook(hook))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+            hooks[linear.path] = partial(_round, last, rounding)
+    return input_hooks(model, hooks)
 
 
 class _Last(threading.local):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from tightfit.compress.hooks import input_hooks
 from tightfit.spaces import EMBED, HEAD, Geometry
 
 
@@ -39,22 +41,12 @@ def input_energy(model: nn.Module, geometry: Geometry, windows: Sequence[Tensor]
     return energy
 
 
-@contextmanager
 def watch_inputs(
     model: nn.Module, geometry: Geometry, record: Callable[[str, Tensor], None]
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Call ``record(site, input)`` at every forward of every matrix that multiplies an input."""
-    handles = []
-    for linear in geometry.linears:
-        if linear.site == EMBED:
-            continue
 
-        def hook(module: nn.Module, args: tuple[Tensor, ...], site: str = linear.site) -> None:
-            record(site, args[0])
+    def hook(site: str, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        record(site, args[0])
 
-        handles.append(model.get_submodule(linear.path).register_forward_pre_hook(hook))
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return input_hooks(model, {x.path: partial(hook, x.site) for x in geometry.linears if x.site != EMBED})

@@ -1,14 +1,14 @@
 """Measuring a file's loss in a process of its own, since llama.cpp aborts where it trusted a file.
 
 The parent sends the file and its windows, then one reference at a time; what comes back is how many
-windows are done, and at last the measurement or the error.
+windows are done, and at last the measurement or the error. Both ends of the pipes are this program, so what
+goes through them may be pickled; nothing of it is kept.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import tempfile
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from tightfit.spaces import TightfitError
+from tightfit.workers.llamacpp.bench import ending
 from tightfit.workers.llamacpp.library import LlamaError
 from tightfit.workers.llamacpp.loss import measure_file
 
@@ -92,11 +93,8 @@ def _outcome(path: Path, child: subprocess.Popen[bytes], answer: Any, said: IO[b
         return answer
     code = child.wait()
     said.seek(0)
-    lines = [line.strip().rstrip(".") for line in said.read().decode(errors="replace").splitlines()]
-    last = next((f": {line}" for line in reversed(lines) if line), "")
-    how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "failed"
-    memory = ", as it happens when memory runs out" if code == -signal.SIGKILL else ""
-    raise LlamaError(f"{path} cannot be measured: the process of llama.cpp {how}{memory}{last}.")
+    how = ending(code, said.read().decode(errors="replace"))
+    raise LlamaError(f"{path} cannot be measured: the process of llama.cpp {how}.")
 
 
 def main() -> None:

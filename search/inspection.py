@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tightfit.exporters.gguf import check_shape
-from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.search.agents.uniform import formats
 from tightfit.search.cost import check_disk
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import bounds_of
@@ -283,7 +283,7 @@ def inspect_model(
         notes += budget_notes(space, limit)
     uniform = []
     for option in formats(space):
-        size = space.bytes_of(uniform_levels(space, option))
+        size = space.bytes_of(space.uniform_levels(option))
         uniform.append((option.name, space.effective_bits(size), size))
     context = context or geometry.max_context
     kv = kv_bytes(geometry, context, batch)

@@ -71,9 +71,7 @@ class BudgetSettings(Section):
         Raises:
             InputError: no bound is given, or total without context.
         """
-        speeds = {"tokens_per_second": self.tokens_per_second, "latency": self.latency}
-        asked = {key: value for key, value in speeds.items() if value is not None}
-        return Budget(self.weights, self.total, self.effective_bits, self.context, self.batch, **asked)
+        return Budget(**dict(self))
 
 
 class WeightSettings(Section):

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from tightfit.search.agents.base import History, Proposal, Task
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
-from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.search.agents.uniform import formats
 from tightfit.spaces import GgmlOption, Option, Space
 
 
@@ -68,7 +68,7 @@ class Mix:
         for low, high in _pairs(task):
             for name, order in ORDERS.items():
                 levels = _fill(task, low, high, order(task.space))
-                whole = (uniform_levels(task.space, low), uniform_levels(task.space, high))
+                whole = (task.space.uniform_levels(low), task.space.uniform_levels(high))
                 if levels not in whole and task.keeps(levels):
                     label = f"mix {_short(low)}+{high.name}, {name}"
                     proposal = task.proposal(levels, label, "mix")
@@ -93,7 +93,7 @@ def _pairs(task: Task) -> list[tuple[Option, Option]]:
     floats = [option for option in offered if not option.quantized]
     pairs = []
     for family in [[*family, *floats] for family in families.values()] or [floats]:
-        fitting = [o for o in family if task.space.bytes_of(uniform_levels(task.space, o)) <= task.limit]
+        fitting = [o for o in family if task.space.bytes_of(task.space.uniform_levels(o)) <= task.limit]
         wider = [o for o in family if o not in fitting]
         if fitting and wider:
             pairs.append((fitting[-1], wider[0]))
@@ -102,7 +102,7 @@ def _pairs(task: Task) -> list[tuple[Option, Option]]:
 
 def _fill(task: Task, low: Option, high: Option, order: Sequence[int]) -> tuple[int, ...]:
     """Start at the low width and raise decisions in this order while they fit."""
-    levels, raised = list(uniform_levels(task.space, low)), uniform_levels(task.space, high)
+    levels, raised = list(task.space.uniform_levels(low)), task.space.uniform_levels(high)
     left = task.limit - task.space.bytes_of(levels)
     for index in order:
         costs = task.space.decisions[index].costs

@@ -19,7 +19,7 @@ class Uniform:
         """Return the uniform plans that keep every bound, the one that uses most of the budget first."""
         proposals: dict[str, Proposal] = {}
         for option in formats(task.space):
-            levels = uniform_levels(task.space, option)
+            levels = task.space.uniform_levels(option)
             if task.keeps(levels):
                 proposal = task.proposal(levels, f"uniform {option.name}", "uniform")
                 proposals.setdefault(proposal.plan.digest, proposal)
@@ -45,8 +45,3 @@ def formats(space: Space) -> list[Option]:
     free = [d for d in space.decisions if len(d.options) > 1] or list(space.decisions)
     bits = {o: 8 * cost / d.weights for d in free for o, cost in zip(d.options, d.costs, strict=True)}
     return sorted(bits, key=lambda option: (bits[option], option))
-
-
-def uniform_levels(space: Space, option: Option) -> tuple[int, ...]:
-    """Return the levels of the plan that uses one format wherever it is offered."""
-    return space.uniform_levels(option)

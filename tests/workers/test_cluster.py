@@ -17,6 +17,7 @@ from typing import IO, Any
 
 import pytest
 import ray
+from tests.workers.ray_head import running_head
 
 from tightfit.spaces import InputError
 from tightfit.workers.cluster import Cluster, WorkerError
@@ -127,27 +128,8 @@ def test_an_interrupted_driver_ends_in_order_and_ray_says_nothing(driver: Driver
 def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a cluster that somebody else started."""
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
-    command += ["--node-ip-address=127.0.0.1", "--num-cpus=1", "--include-dashboard=false"]
-    command += ["--object-store-memory=80000000", "--disable-usage-stats"]
-    with (
-        tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as folder,
-        (tmp_path / "log").open("w") as log,
-    ):
-        process = subprocess.Popen([*command, f"--temp-dir={folder}"], stdout=log, stderr=log)
-        try:
-            end = time.monotonic() + 60
-            while "Ray runtime started" not in (tmp_path / "log").read_text():
-                assert process.poll() is None, (tmp_path / "log").read_text()
-                assert time.monotonic() < end, (tmp_path / "log").read_text()
-                time.sleep(0.05)
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(60)
+    with running_head(tmp_path / "log") as address:
+        yield address
 
 
 def test_a_cluster_is_joined_and_left_as_it_was(

@@ -185,11 +185,9 @@ def run_once(path: Path, work: Work) -> Sample | str:
         done = _run([sys.executable, "-I", "-S", str(_CHILD), *what], work.limit)
     except subprocess.TimeoutExpired:
         return f"it took longer than {work.limit:g} s"
-    if done.returncode:
-        return _cause(done)
-    answer = _answer(done.stdout)
+    answer = None if done.returncode else _answer(done.stdout)
     if answer is None:
-        return _cause(done)
+        return f"its process {ending(done.returncode, done.stderr)}"
     if reason := answer.get("unusable"):
         raise unusable(reason)
     if reason := answer.get("too long"):
@@ -230,14 +228,19 @@ def _run(command: list[str], limit: float) -> subprocess.CompletedProcess[str]:
         os.close(write)
 
 
-def _cause(done: subprocess.CompletedProcess[str]) -> str:
-    """Say in half a sentence why a process ended without an answer."""
-    said = [line.strip().rstrip(".") for line in done.stderr.splitlines() if line.strip()]
-    last = f": {said[-1]}" if said else ""
-    if done.returncode > 0:
-        return f"its process failed{last}"
-    if not done.returncode:
-        return f"its process ended without an answer{last}"
-    name = signal.Signals(-done.returncode).name
+def ending(code: int, said: str) -> str:
+    """Say in words that follow a subject how a process ended without an answer.
+
+    Args:
+        code: its exit code.
+        said: what it wrote to its standard error.
+    """
+    lines = [line.strip().rstrip(".") for line in said.splitlines() if line.strip()]
+    last = f": {lines[-1]}" if lines else ""
+    if code > 0:
+        return f"failed{last}"
+    if not code:
+        return f"ended without an answer{last}"
+    name = signal.Signals(-code).name
     memory = ", as it happens when memory runs out" if name == "SIGKILL" else ""
-    return f"its process was ended by {name}{memory}{last}"
+    return f"was ended by {name}{memory}{last}"

@@ -8,7 +8,6 @@ import pytest
 
 from tightfit.search.agents import History, Task, get_agent
 from tightfit.search.agents.mix import ORDERS
-from tightfit.search.agents.uniform import uniform_levels
 from tightfit.spaces import WeightOption
 
 
@@ -58,7 +57,7 @@ def test_mixes_that_use_most_of_the_budget_come_first(task: Task) -> None:
 
 def test_nothing_is_mixed_at_the_bytes_of_a_uniform_plan(task_of: Callable[..., Task]) -> None:
     space = task_of("untied", 0).space
-    size = space.bytes_of(uniform_levels(space, WeightOption(4, 64, "integer")))
+    size = space.bytes_of(space.uniform_levels(WeightOption(4, 64, "integer")))
     assert get_agent("mix").propose(task_of("untied", size), History(), 60) == []
 
 

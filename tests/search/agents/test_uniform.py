@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from tightfit.search.agents import History, Task, get_agent
-from tightfit.search.agents.uniform import formats, uniform_levels
+from tightfit.search.agents.uniform import formats
 from tightfit.search.solvers import solve
 
 
 def test_a_format_is_used_wherever_it_is_offered(task: Task) -> None:
     for option in formats(task.space):
-        for decision, level in zip(task.space.decisions, uniform_levels(task.space, option), strict=True):
+        for decision, level in zip(task.space.decisions, task.space.uniform_levels(option), strict=True):
             chosen = decision.options[level]
             if option in decision.options:
                 assert chosen == option
@@ -31,7 +31,7 @@ def test_formats_are_what_free_decisions_offer_ascending_in_bits(task_of: Callab
 
 
 def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
-    sizes = [task.space.bytes_of(uniform_levels(task.space, option)) for option in formats(task.space)]
+    sizes = [task.space.bytes_of(task.space.uniform_levels(option)) for option in formats(task.space)]
     fitting = {size for size in sizes if size <= task.limit}
     proposals = get_agent("uniform").propose(task, History(), len(sizes))
     assert proposals[0].weight_bytes == max(fitting, default=task.space.floor)
@@ -41,7 +41,7 @@ def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
 
 def test_where_no_format_fits_everywhere_the_smallest_options_do(task_of: Callable[..., Task]) -> None:
     task = task_of("crossed", 0)
-    assert all(task.space.bytes_of(uniform_levels(task.space, o)) > task.limit for o in formats(task.space))
+    assert all(task.space.bytes_of(task.space.uniform_levels(o)) > task.limit for o in formats(task.space))
     (proposal,) = get_agent("uniform").propose(task, History(), 6)
     assert proposal.levels == (0,) * len(task.space.decisions)
     assert proposal.kind == "uniform"
@@ -62,7 +62,7 @@ def test_uniform_plans_that_are_too_slow_are_left_out(timed_task: Task) -> None:
     fitting = {
         levels
         for option in formats(timed_task.space)
-        if timed_task.space.bytes_of(levels := uniform_levels(timed_task.space, option)) <= timed_task.limit
+        if timed_task.space.bytes_of(levels := timed_task.space.uniform_levels(option)) <= timed_task.limit
         and side.keeps(levels)
     }
     found = {proposal.levels for proposal in proposals if proposal.label != "fastest within the budget"}
@@ -72,7 +72,7 @@ def test_uniform_plans_that_are_too_slow_are_left_out(timed_task: Task) -> None:
 def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[..., Task]) -> None:
     space = task_of("untied", 0).space
     for option in formats(space):
-        size = space.bytes_of(uniform_levels(space, option))
+        size = space.bytes_of(space.uniform_levels(option))
         best, less = task_of("untied", size), task_of("untied", max(size - 1, space.floor))
         assert get_agent("uniform").propose(best, History(), 1)[0].label == f"uniform {option.name}"
         if size > space.floor:
