@@ -131,7 +131,9 @@ class LatencyTable:
         products = self.products(geometry)
         rows = []
         for decision in decisions:
-            each = [products.classes(dict.fromkeys(decision.sites, option)) for option in decision.options]
+            each = [
+                products.classes(dict.fromkeys(decision.sites, option)) for option in decision.matrix_options
+            ]
             rows.append(
                 np.array([sum(self.seconds(products, x) for x in classes) for classes in each], float)
             )

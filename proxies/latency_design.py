@@ -41,7 +41,7 @@ def design_plans(space: Space, count: int, seed: int, phase: Phase = "generate")
 def uniform_plans(space: Space) -> list[tuple[int, ...]]:
     """Return the plan of every format that is offered where there is a choice, used wherever it can be."""
     free = [decision for decision in space.decisions if len(decision.options) > 1]
-    formats = sorted({option for decision in free for option in decision.options})
+    formats = sorted({option for decision in free for option in decision.matrix_options})
     return [space.uniform_levels(each) for each in formats]
 
 
@@ -68,7 +68,7 @@ class _Design:
 
     def __init__(self, space: Space, products: Products) -> None:
         parts = [
-            [products.classes(dict.fromkeys(decision.sites, option)) for option in decision.options]
+            [products.classes(dict.fromkeys(decision.sites, option)) for option in decision.matrix_options]
             for decision in space.decisions
         ]
         classes = sorted({each for rows in parts for row in rows for each in row})

@@ -46,7 +46,7 @@ def choose_marginals(
         scores: pre-screen scores, one array per decision.
         count: how many pairs; fewer are returned where fewer have a choice.
     """
-    by_width: dict[int, list[tuple[float, int, int]]] = {}
+    by_width: dict[float, list[tuple[float, int, int]]] = {}
     for d, decision in enumerate(decisions):
         if len(decision.options) < 2:
             continue

@@ -69,7 +69,7 @@ def prescreen(
     for chunk in chunks:
         traces = [(row, trace_window(replica, windows[row], draw)) for row in chunk]
         for index, decision in enumerate(decisions):
-            for column, option in enumerate(decision.options):
+            for column, option in enumerate(decision.matrix_options):
                 errors = _errors(replica, decision, option, read_back)
                 for row, trace in traces:
                     effect = effects(replica, decision, errors, trace, windows[row])

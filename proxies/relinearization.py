@@ -146,7 +146,7 @@ def _applied(
 
 def _matrices(replica: Replica, decision: Decision, read_back: ReadBack, level: int) -> Mapping[str, Tensor]:
     """What the matrices that a decision owns read back as under one of its options."""
-    return {site: read_back(site, decision.options[level]) for site in owners(replica, decision)}
+    return {site: read_back(site, decision.matrix_options[level]) for site in owners(replica, decision)}
 
 
 def _check(

@@ -21,6 +21,7 @@ from tightfit.spaces import (
     GgmlOption,
     InfeasibleError,
     InputError,
+    Load,
     Space,
     Target,
     WeightRules,
@@ -74,13 +75,14 @@ def inspect_settings(settings: Settings) -> Inspection:
     if settings.target == "llama.cpp":
         check_shape(config, geometry)
     rules = settings.weight_rules()
-    space = build_space(geometry, rules, settings.target_rules())
+    budget = settings.budget.to_budget()
+    space = build_space(geometry, rules, settings.target_rules(), settings.kv_rules(), budget.load)
     if space.size == 1:
         raise InputError(
             f"space.weights leaves one plan, {smallest_plan(space)}, so there is nothing to search: "
             "offer more bits, groups or zeros, or pin less."
         )
-    limit, asked = settings.budget.to_budget().check(space), _budget_text(settings)
+    limit, asked = budget.check(space), _budget_text(settings)
     short = missing_bytes(space, limit)
     if short:
         raise InfeasibleError(
@@ -95,7 +97,7 @@ def inspect_settings(settings: Settings) -> Inspection:
 def _budget_text(settings: Settings) -> str:
     """Write the budget as it was asked for: ``total 1.50 GiB, context 4096``."""
     budget = settings.budget
-    sizes = [("weights", budget.weights), ("total", budget.total)]
+    sizes = [("weights", budget.weights), ("total", budget.total), ("kv", budget.kv)]
     parts = [f"{key} {format_size(size)}" for key, size in sizes if size is not None]
     numbers = [("effective_bits", budget.effective_bits), ("context", budget.context)]
     parts += [f"{key} {number}" for key, number in numbers if number is not None]
@@ -286,7 +288,7 @@ def inspect_model(
         size = space.bytes_of(space.uniform_levels(option))
         uniform.append((option.name, space.effective_bits(size), size))
     context = context or geometry.max_context
-    kv = kv_bytes(geometry, context, batch)
+    kv = kv_bytes(geometry, Load(context, batch))
     return ModelInspection(model, space, tuple(uniform), context, batch, kv, limit, notes)
 
 

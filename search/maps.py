@@ -78,7 +78,7 @@ class MemoryPart:
 def plan_map(sites: Sequence[Site], decisions: Sequence[Decision], plan: Plan) -> SiteMap:
     """Lay a plan's options out by layer and module."""
     choices = dict(plan.choices)
-    options = {d.name: d.options[d.index(choices[d.name])] for d in decisions}
+    options = {d.name: d.matrix_options[d.index(choices[d.name])] for d in decisions if not d.is_kv}
     return _lay_out(sites, lambda site: _cell(site, options[site.decision]), "bits per weight of the plan")
 
 
@@ -104,7 +104,7 @@ def sensitivity_map(
     if kind is None:
         return None
     held = known[kind]
-    scored = {d.name: [o for o in d.options if (d.name, o.name) in held] for d in decisions}
+    scored = {d.name: [o for o in d.matrix_options if (d.name, o.name) in held] for d in decisions}
     common = _common_option([option for options in scored.values() for option in options], plan)
     picked = {
         name: min(options, key=lambda option: (option != common, abs(option.bits - common.bits)))

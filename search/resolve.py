@@ -110,7 +110,8 @@ def stored_space(store: Store) -> Space:
     if settings is None or facts is None:
         raise InputError(f"{store.path} holds no space yet: run the search first.")
     typed = Settings.from_dict(settings)
-    return build_space(read_geometry(facts["config"]), typed.weight_rules(), typed.target_rules())
+    geometry, load = read_geometry(facts["config"]), typed.budget.to_budget().load
+    return build_space(geometry, typed.weight_rules(), typed.target_rules(), typed.kv_rules(), load)
 
 
 def stored_sides(store: Store, space: Space) -> tuple[Side, ...]:

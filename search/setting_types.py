@@ -22,8 +22,11 @@ from tightfit.spaces import (
     BITS,
     GGML_TYPES,
     GROUPS,
+    KV_BITS,
+    KV_GROUPS,
     TARGETS,
     InputError,
+    KvOption,
     Zero,
     get_target,
     parse_size,
@@ -112,6 +115,12 @@ def _option_name(value: str) -> str:
     return read_option(value).name
 
 
+def _kv_option_name(value: str) -> str:
+    if len(value) > 80:
+        raise InputError(f"{shown(value)} is not a KV option (examples: k4v4-g32-r32-s4, k16v16, shared).")
+    return KvOption.from_name(value).name
+
+
 def _duration(value: Any) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) and len(value) <= 40 else None
     if match is None:
@@ -122,6 +131,12 @@ def _duration(value: Any) -> float:
     if not 0 < seconds < 1e9:
         raise InputError(f"{value!r} is not a duration above zero and below 30 years.")
     return seconds
+
+
+def _keep(value: float) -> float:
+    if not 0 < value <= 1:
+        raise InputError(f"{value:g} is not a share of the tokens: give more than 0 and at most 1.")
+    return value
 
 
 def _target_name(value: str) -> str:
@@ -145,6 +160,7 @@ _OPTION_SCHEMA = {
     "pattern": rf"^(16b|32b|[234568]b-(g[1-9][0-9]*|row)-(sym|int|float)|{'|'.join(GGML_TYPES)})$",
     "examples": ["8b-g64-float", "3b-row-sym", "16b", "Q6_K"],
 }
+_KEEP_SCHEMA = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
 _TUPLE = Field(strict=False, min_length=1, json_schema_extra={"uniqueItems": True})
 
 Size = Annotated[
@@ -197,6 +213,20 @@ Pattern = Annotated[str, Field(min_length=1, max_length=256, examples=["*.down_p
 """A shell glob over site names."""
 
 OptionName = Annotated[str, AfterValidator(refusing(_option_name)), WithJsonSchema(_OPTION_SCHEMA)]
+KvOptionName = Annotated[
+    str,
+    AfterValidator(refusing(_kv_option_name)),
+    WithJsonSchema({"type": "string", "examples": ["k16v16", "k4v4-g32-r32-s4-keep0.5", "k8v8-block"]}),
+]
+KvBits = Annotated[
+    int, AfterValidator(_member(KV_BITS["channel"])), WithJsonSchema({"enum": list(KV_BITS["channel"])})
+]
+KvBitsList = Annotated[tuple[KvBits, ...], _TUPLE, AfterValidator(_distinct)]
+KvGroup = Annotated[int, AfterValidator(_member(KV_GROUPS)), WithJsonSchema({"enum": list(KV_GROUPS)})]
+Keep = Annotated[float, Field(strict=False), AfterValidator(refusing(_keep)), WithJsonSchema(_KEEP_SCHEMA)]
+KeepList = Annotated[tuple[Keep, ...], _TUPLE, AfterValidator(_distinct)]
+"""Shares of the tokens that a KV cache keeps."""
+
 PatternList = Annotated[
     tuple[Pattern, ...],
     Field(strict=False, json_schema_extra={"uniqueItems": True}),

@@ -23,6 +23,10 @@ from tightfit.search.setting_types import (
     Count,
     Duration,
     GroupList,
+    KeepList,
+    KvBitsList,
+    KvGroup,
+    KvOptionName,
     OptionName,
     Pattern,
     PatternList,
@@ -37,9 +41,9 @@ from tightfit.search.setting_types import (
     refusing,
 )
 from tightfit.search.yaml_reader import KeyPath, Place, Problem, SettingsError, read_yaml
-from tightfit.spaces import Budget, Target, WeightRules, get_target
+from tightfit.spaces import Budget, KvRules, Target, WeightRules, get_target
 
-_RULES = WeightRules()
+_RULES, _KV = WeightRules(), KvRules()
 
 
 class BudgetSettings(Section):
@@ -49,12 +53,16 @@ class BudgetSettings(Section):
     """Most bytes of all weights."""
     total: Size | None = None
     """Most bytes of weights and KV cache together; needs `context`."""
+    kv: Size | None = None
+    """Most bytes of the KV cache; needs `context`."""
     effective_bits: Annotated[float, Field(gt=0, le=32)] | None = None
     """Most stored bits per compressible weight, scales and zero points included."""
     context: Annotated[int, Field(ge=1, le=2**24)] | None = None
-    """Tokens per sequence in the KV cache that `total` counts."""
+    """Tokens per sequence in the KV cache."""
     batch: Annotated[int, Field(ge=1, le=2**16)] = 1
-    """Sequences in the KV cache that `total` counts."""
+    """Sequences in the KV cache."""
+    shared_prefix: Annotated[int, Field(ge=0, le=2**24)] = 0
+    """First tokens that all sequences of the batch have in common, which are stored once."""
     tokens_per_second: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Least speed of generation, in the tool of the target, on one thread of this machine."""
     latency: Duration | None = None
@@ -95,11 +103,38 @@ class WeightSettings(Section):
     """Refuse a type whose blocks do not divide a width, instead of offering what llama.cpp falls back to."""
 
 
+class KvSettings(Section):
+    """Ways to store the KV cache of a layer: every combination of `bits` and `keep`."""
+
+    bits: KvBitsList = _KV.bits
+    """Bits per cached value on offer, of keys and of values; 16 are plain floats."""
+    keep: KeepList = _KV.keep
+    """Shares of the context's tokens that may be kept, chosen by attention mass."""
+    separate: bool = _KV.separate
+    """Whether keys and values choose their bits apart from one another."""
+    group: KvGroup = _KV.group
+    """Tokens that share a scale of a channel of keys."""
+    residual: Annotated[int, Field(ge=0, le=2**16)] = _KV.residual
+    """Most recent tokens that stay 16-bit floats."""
+    sinks: Annotated[int, Field(ge=0, le=2**16)] = _KV.sinks
+    """First tokens that stay 16-bit floats and are never evicted."""
+    spread: bool = _KV.spread
+    """Also offer keys whose bits are spread over rotary pairs by their energy."""
+    share: bool = _KV.share
+    """Also offer to read the cache of the layer below."""
+    cutoff: bool = _KV.cutoff
+    """Also offer to keep only the sinks of the prompt."""
+    pin: dict[Pattern, KvOptionName] = Field(default={})
+    """Per pattern of caches, which are called `layers.3.kv`, the one option that they take."""
+
+
 class SpaceSettings(Section):
     """What may be chosen."""
 
     weights: WeightSettings = Field(default_factory=WeightSettings)
     """Formats of the weight matrices."""
+    kv: KvSettings | None = None
+    """Ways to store the KV cache; null leaves it uncompressed."""
 
 
 class DatasetSettings(Section):
@@ -123,7 +158,9 @@ class TextSettings(Section):
     dataset: DatasetSettings | None = None
     """A Hugging Face dataset, in place of `source`."""
     sequence: Annotated[int, Field(ge=8, le=2**20)] = 128
-    """Most tokens per window."""
+    """Most tokens per window, those of the prefix not counted."""
+    prefix: Annotated[int, Field(ge=0, le=2**20)] | None = None
+    """Tokens read before them; null is 0, and with `space.kv` up to 1024 of `budget.context`."""
     calibration: Count = 2048
     """Tokens that the statistics of the quantizer are taken from."""
     selection: Count = 2048
@@ -164,7 +201,11 @@ class SenseSettings(Section):
     prescreen_tokens: Count = 2048
     """Selection tokens of the backward pass that scores every option."""
     marginals: Count = 64
-    """Measurements of one site's option alone."""
+    """Measurements of one matrix' option alone."""
+    kv_marginals: Count = 48
+    """Measurements of one cache's option alone, with `space.kv`."""
+    pairs: Annotated[int, Field(ge=0, le=10**6)] = 16
+    """Measurements of few bits in a block's keys and values together with a small cache, with `space.kv`."""
     marginal_tokens: Count = 512
     """Selection tokens of each of them."""
     fit_plans: PlanCount = 32
@@ -281,6 +322,13 @@ class Settings(Section):
             asked["budget.tokens_per_second"] = "llama.cpp"
         if self.budget.latency is not None:
             asked["budget.latency"] = "llama.cpp"
+        if self.space.kv is not None:
+            if self.budget.context is None:
+                raise ValueError("space.kv: also give budget.context, since the KV cache grows with it.")
+            if self.budget.tokens_per_second is not None or self.budget.latency is not None:
+                raise ValueError(
+                    "space.kv: it cannot go with bounds on speed, which know plain caches only."
+                )
         for key, tool in asked.items():
             if self.target != tool:
                 raise ValueError(f"{key} needs target: {tool}, but the target is {self.target}.")
@@ -299,6 +347,10 @@ class Settings(Section):
             weights.types,
             weights.strict,
         )
+
+    def kv_rules(self) -> KvRules | None:
+        """Return which KV options the space offers; None where caches stay as they are."""
+        return None if self.space.kv is None else KvRules(**dict(self.space.kv))
 
     def target_rules(self) -> Target:
         """Return what the target allows."""

@@ -11,14 +11,16 @@ quantizer in :mod:`tightfit.compress`; to add a model family, one entry in
 :data:`tightfit.spaces.targets.TARGETS`.
 """
 
-from tightfit.spaces.budget import Budget
-from tightfit.spaces.decisions import Decision, build_decisions, expand
+from tightfit.spaces.budget import Budget, Part
+from tightfit.spaces.decisions import Choice, Decision, build_decisions, expand
 from tightfit.spaces.errors import InfeasibleError, InputError, TightfitError, suggest
 from tightfit.spaces.fallbacks import fallbacks
 from tightfit.spaces.families import FAMILIES, read_geometry
 from tightfit.spaces.geometry import EMBED, HEAD, Attention, Geometry, Linear
 from tightfit.spaces.ggml import GGML_TYPES, GgmlOption, GgmlType
-from tightfit.spaces.memory import kv_bytes
+from tightfit.spaces.kv import KV_BITS, KV_GROUPS, KvOption
+from tightfit.spaces.kv_rules import KvRules
+from tightfit.spaces.memory import PLAIN, Load, kv_bytes, longest_context, overhead_bytes, prefill_bytes
 from tightfit.spaces.options import BITS, GROUPS, ZEROS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.plan import PLAN_VERSION, Plan
 from tightfit.spaces.rules import USUAL_TYPES, WeightRules, match_counts
@@ -27,9 +29,11 @@ from tightfit.spaces.targets import TARGETS, Target, get_target
 from tightfit.spaces.units import format_size, parse_size
 
 __all__ = [
-    "BITS", "EMBED", "FAMILIES", "GGML_TYPES", "GROUPS", "HEAD", "PLAN_VERSION", "TARGETS", "USUAL_TYPES",
-    "ZEROS", "Attention", "Budget", "Decision", "Geometry", "GgmlOption", "GgmlType", "InfeasibleError",
-    "InputError", "Linear", "Option", "Plan", "Space", "Target", "TightfitError", "WeightOption",
+    "BITS", "EMBED", "FAMILIES", "GGML_TYPES", "GROUPS", "HEAD", "KV_BITS", "KV_GROUPS", "PLAIN",
+    "PLAN_VERSION", "TARGETS", "USUAL_TYPES", "ZEROS", "Attention", "Budget", "Choice", "Decision",
+    "Geometry", "GgmlOption", "GgmlType", "InfeasibleError", "InputError", "KvOption", "KvRules",
+    "Linear", "Load", "Option", "Part", "Plan", "Space", "Target", "TightfitError", "WeightOption",
     "WeightRules", "Zero", "build_decisions", "build_space", "expand", "fallbacks", "format_size",
-    "get_target", "kv_bytes", "match_counts", "parse_size", "read_geometry", "read_option", "suggest",
+    "get_target", "kv_bytes", "longest_context", "match_counts", "overhead_bytes", "parse_size",
+    "prefill_bytes", "read_geometry", "read_option", "suggest",
 ]  # fmt: skip

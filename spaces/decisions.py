@@ -10,9 +10,13 @@ from tightfit.spaces.errors import InputError
 from tightfit.spaces.fallbacks import check_fallbacks
 from tightfit.spaces.geometry import EMBED, Geometry, Linear
 from tightfit.spaces.ggml import GGML_TYPES, GgmlOption
+from tightfit.spaces.kv import KvOption
 from tightfit.spaces.options import GROUPS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.rules import WeightRules, last_match, match_counts, matching
 from tightfit.spaces.targets import Target
+
+Choice = Option | KvOption
+"""What a decision may offer: ways to store matrices, or ways to store caches."""
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,34 @@ class Decision:
 
     Attributes:
         name: the site's own name, or ``layers.3.attn.qkv_proj`` for a fused group, or ``embed``
-            for an embedding that is tied to the head.
+            for an embedding that is tied to the head; ``layers.3.kv`` for the KV cache of a layer.
         sites: the matrices it governs; a tied matrix is listed with the one that owns its bytes.
         options: allowed options, ascending in bytes.
-        costs: stored bytes of each option, summed over the sites, bias excluded.
-        weights: number of original weights it governs, tied ones once.
+        costs: stored bytes of each option, summed over the sites, bias excluded; of a KV cache at the
+            context and batch of its space.
+        weights: number of original weights it governs, tied ones once; none for a KV cache.
     """
 
     name: str
     sites: tuple[str, ...]
-    options: tuple[Option, ...]
+    options: tuple[Choice, ...]
     costs: tuple[int, ...]
     weights: int
+
+    @property
+    def is_kv(self) -> bool:
+        """Whether it is about KV caches rather than matrices."""
+        return isinstance(self.options[0], KvOption)
+
+    @property
+    def matrix_options(self) -> tuple[Option, ...]:
+        """Its options as ways to store matrices; none where it is about KV caches."""
+        return tuple(option for option in self.options if not isinstance(option, KvOption))
+
+    @property
+    def kv_options(self) -> tuple[KvOption, ...]:
+        """Its options as ways to store KV caches; none where it is about matrices."""
+        return tuple(option for option in self.options if isinstance(option, KvOption))
 
     def index(self, name: str) -> int:
         """Position of an option by its name.
@@ -46,11 +66,12 @@ class Decision:
         offered = ", ".join(option.name for option in self.options)
         raise InputError(f"{self.name} does not offer {name!r} (offered: {offered}).")
 
-    def nearest(self, wanted: Option) -> int:
+    def nearest(self, wanted: Choice) -> int:
         """Position of an option or, where it is not offered, of the one least unlike it."""
         if wanted in self.options:
             return self.options.index(wanted)
-        return min(range(len(self.options)), key=lambda level: (self.options[level].distance(wanted), level))
+        distances = [(option.distance(wanted), level) for level, option in enumerate(self.options)]  # type: ignore[arg-type]
+        return min(distances)[1]
 
 
 def build_decisions(geometry: Geometry, rules: WeightRules, target: Target) -> tuple[Decision, ...]:

@@ -107,6 +107,11 @@ class Geometry:
             return self._by_site[site]
         raise InputError(f"no site is called {site!r}.{suggest(site, [x.site for x in self.linears])}")
 
+    def query_heads(self, layer: int) -> int:
+        """Number of query heads of a layer; with joint projections there are as many as KV heads."""
+        attention, query = self.attention[layer], self._by_site.get(f"layers.{layer}.attn.q_proj")
+        return attention.kv_heads if query is None else query.rows // attention.head_dim
+
     def digest(self) -> str:
         """SHA-256 of this geometry; equal digests have equal memory."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()

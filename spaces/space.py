@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tightfit.spaces.decisions import Decision, build_decisions
+from tightfit.spaces.decisions import Choice, Decision, build_decisions
 from tightfit.spaces.errors import InputError
 from tightfit.spaces.geometry import DTYPE_BYTES, Geometry
 from tightfit.spaces.ggml import GgmlOption
+from tightfit.spaces.kv import KvOption
+from tightfit.spaces.kv_rules import KvRules, build_kv_decisions
+from tightfit.spaces.memory import Load
 from tightfit.spaces.options import Option
 from tightfit.spaces.plan import Plan
 from tightfit.spaces.rules import WeightRules
@@ -27,15 +30,28 @@ class Space:
     Attributes:
         geometry: the model's shape.
         target: the tool that the plans are for.
-        decisions: in depth order.
+        decisions: those about matrices in depth order, then those about KV caches.
         fixed_bytes: bytes that no decision changes: norms, biases and learned positions at the
             base dtype, or in that of the target.
+        load: context and batch that KV caches are counted at; None where they are not decided about.
+            With a load, the bytes of a plan are those of its weights and its caches together.
     """
 
     geometry: Geometry
     target: Target
     decisions: tuple[Decision, ...]
     fixed_bytes: int
+    load: Load | None = None
+
+    @property
+    def matrix_decisions(self) -> tuple[Decision, ...]:
+        """The decisions about matrices; they come first."""
+        return tuple(decision for decision in self.decisions if not decision.is_kv)
+
+    @property
+    def kv_decisions(self) -> tuple[Decision, ...]:
+        """The decisions about KV caches."""
+        return tuple(decision for decision in self.decisions if decision.is_kv)
 
     @property
     def weights(self) -> int:
@@ -44,12 +60,12 @@ class Space:
 
     @property
     def floor(self) -> int:
-        """Fewest weight bytes of any plan."""
+        """Fewest bytes of any plan."""
         return self.fixed_bytes + sum(decision.costs[0] for decision in self.decisions)
 
     @property
     def ceiling(self) -> int:
-        """Most weight bytes of any plan."""
+        """Most bytes of any plan."""
         return self.fixed_bytes + sum(decision.costs[-1] for decision in self.decisions)
 
     @property
@@ -80,24 +96,39 @@ class Space:
             raise InputError(f"the plan {what}; it belongs to another model or target.")
         return tuple(decision.index(choices[decision.name]) for decision in self.decisions)
 
+    @property
+    def has_kv(self) -> bool:
+        """Whether plans decide about KV caches too."""
+        return self.load is not None
+
     def weight_bytes(self, plan: Plan) -> int:
-        """Exact weight bytes of a plan, everything unquantized included."""
-        return self.bytes_of(self.levels(plan))
+        """Exact bytes of a plan's weights, everything unquantized included."""
+        return self.bytes_of(self.levels(plan)) - self.cache_bytes(plan)
+
+    def cache_bytes(self, plan: Plan) -> int:
+        """Exact bytes of a plan's KV caches; 0 where a space does not decide about them."""
+        pairs = zip(self.decisions, self.levels(plan), strict=True)
+        return sum(decision.costs[level] for decision, level in pairs if decision.is_kv)
 
     def bytes_of(self, levels: Sequence[int]) -> int:
-        """Exact weight bytes of the plan with these levels."""
+        """Exact bytes of the plan with these levels: of its weights, and of its caches with a load."""
         pairs = zip(self.decisions, levels, strict=True)
         return self.fixed_bytes + sum(decision.costs[level] for decision, level in pairs)
 
-    def uniform_levels(self, option: Option) -> tuple[int, ...]:
-        """Return the levels of the plan that uses one option wherever it is offered.
+    def uniform_levels(self, option: Option, cache: KvOption | None = None) -> tuple[int, ...]:
+        """Return the levels of the plan that uses one option for all matrices, and one for all caches.
+
+        Caches stay as large as they may be where no option is given for them.
 
         Where a type of llama.cpp does not divide a width, what llama.cpp itself falls back to is used, and
         where that is not offered, the option least unlike it.
         """
         levels = []
         for decision in self.decisions:
-            wanted = option
+            if decision.is_kv:
+                levels.append(len(decision.options) - 1 if cache is None else decision.nearest(cache))
+                continue
+            wanted: Choice = option
             if isinstance(option, GgmlOption):
                 wanted = option.fitting(self.geometry.linear(decision.sites[0]).cols)
             levels.append(decision.nearest(wanted))
@@ -108,39 +139,76 @@ class Space:
         return 8 * (weight_bytes - self.fixed_bytes) / self.weights
 
     def site_options(self, plan: Plan) -> dict[str, Option]:
-        """Return the option of every site that owns its bytes (a tied head follows the embedding).
+        """Return the option of every matrix that owns its bytes (a tied head follows the embedding).
 
         The plan may be partial: sites of decisions it does not mention are left out.
 
         Raises:
             InputError: the plan uses an option that is not offered.
         """
-        choices, result = dict(plan.choices), {}
-        for decision in self.decisions:
-            if decision.name not in choices:
-                continue
-            option = decision.options[decision.index(choices[decision.name])]
-            for site in decision.sites:
-                if self.geometry.linear(site).tied_to is None:
-                    result[site] = option
+        result: dict[str, Option] = {}
+        for decision, option in self._chosen(plan):
+            if not isinstance(option, KvOption):
+                owned = [site for site in decision.sites if self.geometry.linear(site).tied_to is None]
+                result.update(dict.fromkeys(owned, option))
         return result
+
+    def kv_options(self, plan: Plan) -> dict[int, KvOption]:
+        """Return the option of every layer's KV cache, by layer; empty where none is decided.
+
+        The plan may be partial, as for :meth:`site_options`.
+
+        Raises:
+            InputError: the plan uses an option that is not offered.
+        """
+        result = {}
+        for decision, option in self._chosen(plan):
+            if isinstance(option, KvOption):
+                result.update({int(site.split(".")[1]): option for site in decision.sites})
+        return result
+
+    def _chosen(self, plan: Plan) -> Iterator[tuple[Decision, Choice]]:
+        choices = dict(plan.choices)
+        for decision in self.decisions:
+            if decision.name in choices:
+                yield decision, decision.options[decision.index(choices[decision.name])]
 
     def digest(self) -> str:
         """SHA-256 over geometry, target and the options of every decision."""
         parts = [self.geometry.digest(), self.target.name]
+        parts += [repr(self.load)] if self.load else []
         parts += [
             f"{d.name}={','.join(d.sites)}:{','.join(o.name for o in d.options)}" for d in self.decisions
         ]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def build_space(geometry: Geometry, rules: WeightRules, target: Target) -> Space:
+def build_space(
+    geometry: Geometry,
+    rules: WeightRules,
+    target: Target,
+    kv: KvRules | None = None,
+    load: Load | None = None,
+) -> Space:
     """Build the space of a model.
 
+    Args:
+        geometry: of the model.
+        rules: which options matrices have.
+        target: what can be stored.
+        kv: which options KV caches have; None leaves them out of the space.
+        load: context and batch that caches are counted at; needed with ``kv``.
+
     Raises:
-        InputError: the rules do not fit the model or the target (see :func:`build_decisions`).
+        InputError: the rules do not fit the model or the target (see :func:`build_decisions` and
+            :func:`~tightfit.spaces.kv_rules.build_kv_decisions`), or caches come without a load.
     """
     decisions = build_decisions(geometry, rules, target)
+    if kv is not None:
+        if load is None:
+            raise InputError("space.kv: also give budget.context, since the KV cache grows with it.")
+        decisions += build_kv_decisions(geometry, kv, target, load)
     biases = sum(linear.bias for linear in geometry.linears)
     value_bytes = DTYPE_BYTES[target.fixed_dtype or geometry.dtype]
-    return Space(geometry, target, decisions, (geometry.other + biases) * value_bytes)
+    fixed = (geometry.other + biases) * value_bytes
+    return Space(geometry, target, decisions, fixed, load if kv is not None else None)

@@ -7,7 +7,42 @@ from dataclasses import dataclass
 from tightfit.spaces.errors import InputError, suggest
 from tightfit.spaces.geometry import DTYPE_BYTES
 from tightfit.spaces.ggml import BASE_TYPES, GGML_TYPES, GgmlOption
+from tightfit.spaces.kv import KV_BITS, KvLayout, KvOption
 from tightfit.spaces.options import BITS, GROUPS, ZEROS, Option, WeightOption, Zero
+
+
+@dataclass(frozen=True)
+class KvRange:
+    """What a downstream tool can do with the KV cache.
+
+    Attributes:
+        layout: how it stores quantized keys and values.
+        evicts: whether it can drop tokens, share caches between layers and spread bits over channels.
+        joint: whether all layers take the same option.
+        widths: most quantized options among the layers; the others stay 16-bit floats.
+    """
+
+    layout: KvLayout = "channel"
+    evicts: bool = True
+    joint: bool = False
+    widths: int | None = None
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """Widths that the layout has."""
+        return KV_BITS[self.layout]
+
+    def allows(self, option: KvOption) -> bool:
+        """Whether the tool can store a cache like this."""
+        if not self.evicts and (option.keep < 1 or option.shared or option.cutoff or option.spread):
+            return False
+        return not option.quantized or option.layout == self.layout
+
+    def storable(self, target: str) -> str:
+        """Say in words which caches the tool stores."""
+        rest = "" if self.evicts else ", and keep, shared, cutoff and spread not at all"
+        same = ", the same in all layers" if self.joint else ""
+        return f"target {target} stores KV caches of {', '.join(map(str, self.bits))} bits{same}{rest}"
 
 
 @dataclass(frozen=True)
@@ -21,6 +56,9 @@ class Target:
         bits, groups, zeros: the weight formats that the tool can store.
         types: tensor types of ggml, for a tool that stores these and no other formats.
         fixed_dtype: dtype in which the tool keeps norms and biases; the model's base dtype if None.
+        kv: what it can do with the KV cache.
+        chunk: tokens of a prompt that it runs at once; 1 where only generating counts.
+        fused_kernels: whether it multiplies stored numbers without writing them out in full first.
     """
 
     name: str
@@ -30,6 +68,9 @@ class Target:
     zeros: tuple[Zero, ...] = ZEROS
     types: tuple[str, ...] = ()
     fixed_dtype: str | None = None
+    kv: KvRange = KvRange()
+    chunk: int = 1
+    fused_kernels: bool = False
 
     def allows(self, option: Option) -> bool:
         """Whether the tool can store this option."""
@@ -62,8 +103,18 @@ TARGETS: dict[str, Target] = {
             fused=(("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))),
             bits=(2, 3, 4, 8, 16, 32),
             zeros=("none", "integer"),
+            kv=KvRange("token", evicts=False, widths=1),
+            chunk=2048,
+            fused_kernels=True,
         ),
-        Target("llama.cpp", types=tuple(GGML_TYPES), fixed_dtype="float32"),
+        Target(
+            "llama.cpp",
+            types=tuple(GGML_TYPES),
+            fixed_dtype="float32",
+            kv=KvRange("block", evicts=False, joint=True),
+            chunk=512,
+            fused_kernels=True,
+        ),
     )
 }
 """The known targets. ``any`` is Tightfit's own packing, where every matrix decides for itself."""

@@ -42,6 +42,6 @@ def _last_resort(task: Task) -> Proposal:
 
 def formats(space: Space) -> list[Option]:
     """Return every format that some decision with a choice offers, ascending in effective bits."""
-    free = [d for d in space.decisions if len(d.options) > 1] or list(space.decisions)
-    bits = {o: 8 * cost / d.weights for d in free for o, cost in zip(d.options, d.costs, strict=True)}
+    free = [d for d in space.matrix_decisions if len(d.options) > 1] or list(space.matrix_decisions)
+    bits = {o: 8 * cost / d.weights for d in free for o, cost in zip(d.matrix_options, d.costs, strict=True)}
     return sorted(bits, key=lambda option: (bits[option], option))

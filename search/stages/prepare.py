@@ -203,7 +203,7 @@ def _record(store: Store, settings: Settings, loaded: LoadedModel, text: Text, s
 
 def _quantize(bench: Bench) -> None:
     """Fill the option cache, so that later stages only read."""
-    pairs = [(site, option) for d in bench.space.decisions for site in d.sites for option in d.options]
+    pairs = [(site, option) for d in bench.space.decisions for site in d.sites for option in d.matrix_options]
     owned = [(site, o) for site, o in pairs if bench.space.geometry.linear(site).tied_to is None]
     with bench.progress.stage("prepare", "quantizing every option") as tick:
         for done, (site, option) in enumerate(owned, 1):

@@ -135,7 +135,7 @@ def _split_half(decisions: Sequence[Decision], per_window: Sequence[NDArray[np.f
     """
     if len(per_window[0]) < 2:
         return None
-    halves: dict[int, tuple[list[float], list[float]]] = {}
+    halves: dict[float, tuple[list[float], list[float]]] = {}
     for decision, rows in zip(decisions, per_window, strict=True):
         even, odd = rows[::2].mean(0), rows[1::2].mean(0)
         for position, option in enumerate(decision.options):

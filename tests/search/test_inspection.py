@@ -26,6 +26,7 @@ from tightfit.search.settings import Settings
 from tightfit.spaces import (
     InfeasibleError,
     InputError,
+    Load,
     Space,
     WeightRules,
     build_space,
@@ -233,7 +234,7 @@ def test_a_model_is_inspected_at_every_uniform_format(model: Callable[..., str])
     assert len(found.uniform) == 6 * 2 + 1
     assert found.uniform[0][2] == space.floor
     assert found.uniform[-1] == ("16b", 16.0, 2 * space.geometry.parameters)
-    assert (found.context, found.kv) == (512, kv_bytes(space.geometry, 512))
+    assert (found.context, found.kv) == (512, kv_bytes(space.geometry, Load(512)))
     assert (found.budget, found.fits, found.notes) == (None, None, ())
 
 
@@ -241,7 +242,8 @@ def test_what_people_and_scripts_see_is_the_same(model: Callable[..., str]) -> N
     found = inspect_model(model(), "100KiB", 64, 2, "vllm", "64")
     data = json.loads(json.dumps(found.to_dict()))
     assert data["parameters"] == found.space.geometry.parameters
-    assert data["kv_cache"] == {"context": 64, "batch": 2, "bytes": kv_bytes(found.space.geometry, 64, 2)}
+    size = kv_bytes(found.space.geometry, Load(64, 2))
+    assert data["kv_cache"] == {"context": 64, "batch": 2, "bytes": size}
     assert data["budget_bytes"] == 100 * 1024
     assert data["fits"] is True
     text = found.render()

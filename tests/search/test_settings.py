@@ -94,7 +94,7 @@ def test_every_setting_arrives_where_it_is_used(tmp_path: Path) -> None:
     assert settings.target_rules() is get_target("vllm")
 
 
-NO_BOUND = "budget: give at least one of weights, total, effective_bits, tokens_per_second or latency."
+NO_BOUND = "budget: give at least one of weights, total, kv, effective_bits, tokens_per_second or latency."
 WRONG_VALUES = [
     # Sizes.
     ("budget: {weights: 76}", "budget.weights: 76 is not a size: write a number and a unit"),

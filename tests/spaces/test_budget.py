@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tightfit.spaces import Budget, InfeasibleError, InputError, Space, kv_bytes
+from tightfit.spaces import Budget, InfeasibleError, InputError, Load, Space, kv_bytes
 
 fixtures_are_pure = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -34,7 +34,7 @@ def test_effective_bits_of_a_width_buy_that_width_everywhere(space: Callable[...
 def test_total_leaves_what_the_cache_does_not_take(space: Callable[..., Space]) -> None:
     built = space()
     cache = 3 * 2 * 2 * 16 * 512 * 4 * 2
-    assert kv_bytes(built.geometry, 512, 4) == cache
+    assert kv_bytes(built.geometry, Load(512, 4)) == cache
     assert Budget(total=10**6, context=512, batch=4).limit(built) == 10**6 - cache
 
 
@@ -105,7 +105,7 @@ def test_a_cache_larger_than_the_whole_budget_is_named(space: Callable[..., Spac
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "give at least one of weights, total, effective_bits, tokens_per_second or latency"),
+        ({}, "give at least one of weights, total, kv, effective_bits, tokens_per_second or latency"),
         ({"tokens_per_second": 0.0}, r"budget\.tokens_per_second must be greater than 0, but is 0"),
         ({"latency": -0.2}, r"budget\.latency must be greater than 0, but is -0\.2"),
         ({"weights": 10**6, "latency": math.inf}, r"budget\.latency must be .*, but is inf"),

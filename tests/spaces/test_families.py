@@ -164,7 +164,7 @@ def test_seventy_billion_weights_are_counted_without_torch(llama_70b: Path) -> N
     code = f"""
 import json, sys
 from pathlib import Path
-from tightfit.spaces import Budget, WeightRules, build_space, get_target, kv_bytes, read_geometry
+from tightfit.spaces import Budget, Load, WeightRules, build_space, get_target, kv_bytes, read_geometry
 rules = WeightRules(bits=(3, 4), groups=(128,), zeros=("integer",))
 geometry = read_geometry(json.loads(Path({str(llama_70b)!r}).read_text()))
 space = build_space(geometry, rules, get_target("vllm"))
@@ -172,7 +172,7 @@ budget = Budget(total=40 * 2**30, context=8192)
 plan = space.plan([0] * len(space.decisions))
 print(json.dumps({{
     "parameters": geometry.parameters, "decisions": len(space.decisions), "floor": space.floor,
-    "kv": kv_bytes(geometry, 8192), "limit": budget.check(space), "bytes": space.weight_bytes(plan),
+    "kv": kv_bytes(geometry, Load(8192)), "limit": budget.check(space), "bytes": space.weight_bytes(plan),
     "heavy": [m for m in ("torch", "transformers", "numpy", "scipy") if m in sys.modules],
 }}))
 """

@@ -1,0 +1,165 @@
+"""Which KV options a user wants on offer, and the decisions that they make of a model."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tightfit.spaces.decisions import Decision
+from tightfit.spaces.errors import InputError
+from tightfit.spaces.geometry import Geometry
+from tightfit.spaces.kv import FLOAT_BITS, KvOption
+from tightfit.spaces.memory import Load
+from tightfit.spaces.targets import Target
+
+
+@dataclass(frozen=True)
+class KvRules:
+    """Which KV options a space offers, before a target and the heads of the model narrow them.
+
+    Attributes:
+        bits, keep: every combination is an option.
+        separate: whether keys and values choose their bits apart from one another.
+        group, residual, sinks: of every option, see :class:`~tightfit.spaces.kv.KvOption`; None takes
+            what the target has.
+        spread: also offer keys whose bits are spread over rotary pairs.
+        share: also offer to read the cache of the layer below.
+        cutoff: also offer to keep only the sinks of the prompt.
+        pin: per pattern, the one option that matching layers take; names look like ``layers.3.kv``.
+    """
+
+    bits: tuple[int, ...] = (2, 4, 8, 16)
+    keep: tuple[float, ...] = (1.0,)
+    separate: bool = False
+    group: int = 32
+    residual: int = 32
+    sinks: int = 4
+    spread: bool = False
+    share: bool = False
+    cutoff: bool = False
+    pin: Mapping[str, str] = field(default_factory=dict)
+
+    def options(self, target: Target) -> list[KvOption]:
+        """Return what is on offer for a layer.
+
+        Raises:
+            InputError: the target cannot store one of them.
+        """
+        self._check(target)
+        layout = target.kv.layout
+        evicts = target.kv.evicts
+        common = {
+            "layout": layout,
+            "group": self.group,
+            "residual": self.residual if evicts else 0,
+            "sinks": self.sinks if evicts else 0,
+        }
+        pairs = [(k, v) for k in self.bits for v in self.bits if self.separate or k == v]
+        found: dict[str, KvOption] = {}
+        for k, v in pairs:
+            for keep in self.keep:
+                # A plain cache is the same whatever its layout.
+                plain = k == v == FLOAT_BITS
+                option = KvOption(k, v, keep, **({**common, "layout": "channel"} if plain else common))  # type: ignore[arg-type]
+                found[option.name] = option
+                if self.spread and k < FLOAT_BITS:
+                    twin = KvOption(k, v, keep, spread=True, **common)  # type: ignore[arg-type]
+                    found[twin.name] = twin
+            if self.cutoff:
+                option = KvOption(k, v, cutoff=True, **common)  # type: ignore[arg-type]
+                found[option.name] = option
+        if self.share:
+            found["shared"] = KvOption(shared=True)
+        return list(found.values())
+
+    def _check(self, target: Target) -> None:
+        kv = target.kv
+        for bits in self.bits:
+            if bits not in kv.bits:
+                raise InputError(f"space.kv.bits: {bits} is not possible ({kv.storable(target.name)}).")
+        for keep in self.keep:
+            if not 0 < keep <= 1:
+                raise InputError(f"space.kv.keep: {keep:g} must be greater than 0 and at most 1.")
+        if not kv.evicts:
+            asked = {"keep below 1": min(self.keep) < 1, "share": self.share}
+            asked |= {"cutoff": self.cutoff, "spread": self.spread}
+            for what, wanted in asked.items():
+                if wanted:
+                    raise InputError(f"space.kv: {what} is not possible ({kv.storable(target.name)}).")
+        quantized = [bits for bits in self.bits if bits < FLOAT_BITS]
+        if kv.widths is not None and (len(quantized) > kv.widths or (self.separate and quantized)):
+            raise InputError(
+                f"space.kv.bits: target {target.name} stores every layer either as 16-bit floats or in one "
+                f"other width, the same for keys and values, so give at most {kv.widths} of "
+                f"{', '.join(map(str, quantized))}."
+            )
+
+
+def build_kv_decisions(
+    geometry: Geometry, rules: KvRules, target: Target, load: Load
+) -> tuple[Decision, ...]:
+    """Return one decision per layer, or a single one where the target treats all layers alike.
+
+    Args:
+        geometry: of the model.
+        rules: what is wanted.
+        target: what can be stored.
+        load: context and batch that the bytes are counted at.
+
+    Raises:
+        InputError: the rules do not fit the target or the heads of the model, or a pattern matches nothing.
+    """
+    if load.context > geometry.max_context:
+        raise InputError(
+            f"budget.context: {load.context} tokens are more than the model was made for "
+            f"({geometry.max_context})."
+        )
+    sites = [f"layers.{layer}.kv" for layer in range(geometry.layers)]
+    for pattern in rules.pin:
+        if not any(fnmatch.fnmatchcase(site, pattern) for site in sites):
+            raise InputError(
+                f"space.kv.pin: the pattern {pattern!r} matches none of the {len(sites)} caches "
+                f"(they are called {sites[0]} to {sites[-1]})."
+            )
+    offered = rules.options(target)
+    if target.kv.joint:
+        options = _offered(sites, rules, target) or offered
+        return (_decision("kv", sites, options, geometry, load),)
+    decisions = []
+    for layer, site in enumerate(sites):
+        options = _offered([site], rules, target) or [o for o in offered if _possible(geometry, o, layer)]
+        decisions.append(_decision(site, [site], options, geometry, load))
+    return tuple(decisions)
+
+
+def _possible(geometry: Geometry, option: KvOption, layer: int) -> bool:
+    """Whether there is a cache like its own to share below."""
+    return not option.shared or (layer > 0 and geometry.attention[layer - 1] == geometry.attention[layer])
+
+
+def _offered(sites: list[str], rules: KvRules, target: Target) -> list[KvOption]:
+    """Return the pinned option of some layers, if any."""
+    hits = [p for p in rules.pin if any(fnmatch.fnmatchcase(site, p) for site in sites)]
+    if not hits:
+        return []
+    place = f"space.kv.pin {hits[-1]!r}"
+    try:
+        option = KvOption.from_name(rules.pin[hits[-1]])
+    except InputError as error:
+        raise InputError(f"{place}: {error}") from error
+    if not target.kv.allows(option):
+        raise InputError(f"{place}: {option.name} is not possible ({target.kv.storable(target.name)}).")
+    return [option]
+
+
+def _decision(
+    name: str, sites: list[str], offered: list[KvOption], geometry: Geometry, load: Load
+) -> Decision:
+    layers = [geometry.attention[int(site.split(".")[1])] for site in sites]
+    try:
+        costs = {o: sum(load.layer_bytes(layer, o) for layer in layers) for o in offered}
+    except InputError as error:
+        raise InputError(f"space.kv: {error}") from error
+    options = sorted(offered, key=lambda option: (costs[option], option.name))
+    return Decision(name, tuple(sites), tuple(options), tuple(costs[o] for o in options), 0)
