@@ -9,24 +9,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightfit.proxies.coupling import Coupling, total_excess
 from tightfit.proxies.links import Floats, Link
 
 
 @dataclass(frozen=True, eq=False)
 class LinkAdditive:
-    """L̂(plan) = g(Σ w), one score w per decision and option.
+    """L̂(plan) = g(Σ w + Σ excess), one score w per decision and option.
 
     Attributes:
         weights: per decision the scores of its options, in nats; an exact solver minimizes their
             sum. They may be negative: away from the reference, an option can undo another's error.
         link: g.
+        couplings: decisions of one block that interact; their excess adds to the scores.
     """
 
     weights: tuple[Floats, ...]
     link: Link
+    couplings: tuple[Coupling, ...] = ()
 
     def additive_score(self, levels: NDArray[np.integer[Any]]) -> Floats:
-        """Return Σ w of each plan.
+        """Return Σ w + Σ excess of each plan.
 
         Args:
             levels: option positions, shape ``(P, D)``.
@@ -38,7 +41,7 @@ class LinkAdditive:
         total = np.zeros(len(levels))
         for column, weights in zip(levels.T, self.weights, strict=True):
             total += weights[column]
-        return total
+        return total + total_excess(self.couplings, levels) if self.couplings else total
 
     def predict(self, levels: NDArray[np.integer[Any]]) -> Floats:
         """Return the predicted loss of each plan: levels ``(P, D)`` to nats per token ``(P,)``."""
@@ -46,13 +49,17 @@ class LinkAdditive:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as plain data."""
-        return {"weights": [w.tolist() for w in self.weights], "link": self.link.to_dict()}
+        data = {"weights": [w.tolist() for w in self.weights], "link": self.link.to_dict()}
+        if self.couplings:
+            data["couplings"] = [coupling.to_dict() for coupling in self.couplings]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> LinkAdditive:
         """Read a model from plain data."""
         weights = tuple(np.array(row, dtype=np.float64) for row in data["weights"])
-        return cls(weights, Link.from_dict(data["link"]))
+        couplings = tuple(Coupling.from_dict(row) for row in data.get("couplings", ()))
+        return cls(weights, Link.from_dict(data["link"]), couplings)
 
 
 def synergy(joint_loss: float, single_losses: Sequence[float] | Floats) -> float:

@@ -57,6 +57,10 @@ class Link(ABC):
     def inverse(self, y: Floats) -> Floats:
         """Return the additive score of each loss, same shape."""
 
+    @abstractmethod
+    def offset(self, slope: float, low: float, high: float) -> float:
+        """Return the largest c with g(s) ≥ slope·s + c for all scores from ``low`` to ``high``."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the link as plain data."""
         return {"link": self.name, **asdict(self)}  # type: ignore[call-overload]
@@ -91,6 +95,10 @@ class Identity(Link):
         """Return the loss itself."""
         return np.asarray(y, dtype=np.float64)
 
+    def offset(self, slope: float, low: float, high: float) -> float:
+        """Return the least s − slope·s, which one end has."""
+        return _least_above(self, slope, np.array([low, high]))
+
 
 class _Exponential(Link):
     """g(s) = (e^(κs) − 1)/κ: concave for κ < 0, convex for κ > 0, and slope 1 at 0."""
@@ -118,6 +126,11 @@ class _Exponential(Link):
         argument = 1.0 + self.curvature * np.asarray(y, dtype=np.float64)
         kept = np.maximum(argument, _TANGENT)
         return np.asarray((np.log(kept) + (argument - kept) / _TANGENT) / self.curvature)
+
+    def offset(self, slope: float, low: float, high: float) -> float:
+        """Return the least g(s) − slope·s: at an end, or where g has this slope."""
+        level = float(np.clip(math.log(slope) / self.curvature, low, high))
+        return _least_above(self, slope, np.array([low, high, level]))
 
 
 @dataclass(frozen=True)
@@ -236,10 +249,18 @@ class Isotonic(Link):
         beyond = np.maximum(y - self.losses[-1], 0.0) / self.tail + np.minimum(y, 0.0) / self._head
         return np.asarray(np.interp(y, self.losses, self.scores) + beyond)
 
+    def offset(self, slope: float, low: float, high: float) -> float:
+        """Return the least g(s) − slope·s: at an end or a knot."""
+        return _least_above(self, slope, np.array([low, high, *np.clip(self.scores, low, high)]))
+
     @property
     def _head(self) -> float:
         """Slope below 0, that of the first segment."""
         return self.losses[1] / self.scores[1]
+
+
+def _least_above(link: Link, slope: float, s: Floats) -> float:
+    return float(np.min(link(s) - slope * s))
 
 
 def _exponential(s: Floats, curvature: float) -> Floats:

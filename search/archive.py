@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tightfit.search.progress import Tick
 from tightfit.search.store import Store
-from tightfit.spaces import Plan, Space
+from tightfit.spaces import PLAIN, Plan, Space
 from tightfit.workers.crew import Alone, Crew, Job, Outcome
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.measurement import Failure, Measurement
@@ -72,20 +72,21 @@ class Archive:
         found: dict[str, Outcome] = {}
         jobs: dict[str, Job] = {}
         for plan, source in plans:
-            self.store.add_plan(plan, self._bytes(plan), source)
+            self.store.add_plan(plan, self._bytes(plan), source, self._cache_bytes(plan))
             known = self._known(plan.digest, split, protocol)
             if known is not None:
                 found[plan.digest] = known
                 self.reused += 1
             elif plan.digest not in jobs:
                 options = self.space.site_options(plan)
-                jobs[plan.digest] = Job(plan.digest, options, split, text, len(windows))
+                kv = self.space.kv_options(plan)
+                jobs[plan.digest] = Job(plan.digest, options, split, text, len(windows), kv)
         waiting = list(jobs.values())
         tick(len(found), len(plans))
         for position, outcome in self.crew.run(waiting):
             found[waiting[position].plan] = self._keep(outcome)
             self.made += 1
-            self.tokens += sum(window.scored for window in windows)
+            self.tokens += sum(_run(window, waiting[position]) for window in windows)
             tick(len(found), len(plans))
         return [found[plan.digest] for plan, _ in plans]
 
@@ -111,16 +112,40 @@ class Archive:
             taken.append(window)
         return taken
 
+    def plain_windows(self, split: str, tokens: int | None = None) -> Sequence[Window]:
+        """Return the same windows without what comes before their scored tokens, for passes over matrices."""
+        cut = [Window(w.document, w.tokens[w.prefix :]) for w in self.windows(split, tokens)]
+        return [window for window in cut if window.scored > 0]
+
     def _bytes(self, plan: Plan) -> int:
-        """Weight bytes of a plan, sites without a choice at the base dtype."""
+        """Bytes of a plan, matrices without a choice at the base dtype and caches without one plain."""
         chosen = dict(plan.choices)
         total = self.space.fixed_bytes
         for decision in self.space.decisions:
             if decision.name in chosen:
                 total += decision.costs[decision.index(chosen[decision.name])]
-            else:
+            elif not decision.is_kv:
                 total += decision.weights * self.space.geometry.dtype_bytes
-        return total
+        return total + self._plain_caches(plan)
+
+    def _cache_bytes(self, plan: Plan) -> int:
+        """Bytes of a plan's caches, those without a choice plain."""
+        chosen = dict(plan.choices)
+        decided = [d for d in self.space.kv_decisions if d.name in chosen]
+        return self._plain_caches(plan) + sum(d.costs[d.index(chosen[d.name])] for d in decided)
+
+    def _plain_caches(self, plan: Plan) -> int:
+        """Bytes of the caches that a plan says nothing about."""
+        if self.space.load is None:
+            return 0
+        decided = self.space.kv_options(plan)
+        layers = [a for i, a in enumerate(self.space.geometry.attention) if i not in decided]
+        return sum(self.space.load.layer_bytes(layer, PLAIN) for layer in layers)
+
+
+def _run(window: Window, job: Job) -> int:
+    """Tokens that measuring a plan runs the model on; with its own weights prefixes have been read before."""
+    return window.scored if not job.options else len(window.tokens) - 1
 
 
 def successes(outcomes: Sequence[Outcome]) -> list[Measurement]:

@@ -36,15 +36,17 @@ class ModelFacts(StoredFacts):
 
 @dataclass(frozen=True)
 class SpaceFacts(StoredFacts):
-    """Size of the space, in bytes of weights.
+    """Size of the space, in bytes of weights, and of KV caches where plans decide about them.
 
     Attributes:
         plans_log10: logarithm of the number of plans.
-        floor, ceiling: weight bytes of the smallest and the largest plan.
+        floor, ceiling: bytes of the smallest and the largest plan.
         fixed: bytes that no decision changes.
         weights: number of weights that the decisions govern.
         notes: whatever a user should know about what was left out.
         patterns: how many sites each pattern of the settings matched.
+        context, batch: that KV caches are counted at; no context where plans do not decide about them.
+        prefix: tokens in the cache where losses are measured.
     """
 
     decisions: int
@@ -55,6 +57,9 @@ class SpaceFacts(StoredFacts):
     weights: int
     notes: Sequence[str] = ()
     patterns: Mapping[str, Any] | None = None
+    context: int | None = None
+    batch: int = 1
+    prefix: int | None = None
 
     @classmethod
     def of(cls, space: Space) -> SpaceFacts:
@@ -66,6 +71,8 @@ class SpaceFacts(StoredFacts):
             space.ceiling,
             space.fixed_bytes,
             space.weights,
+            context=space.load.context if space.load else None,
+            batch=space.load.batch if space.load else 1,
         )
 
     def effective_bits(self, weight_bytes: int) -> float:
@@ -149,6 +156,7 @@ class PredictedPoint(StoredFacts):
     loss: float
     digest: str
     effective_bits: float | None = None
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)

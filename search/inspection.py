@@ -9,6 +9,7 @@ from typing import Any
 
 from tightfit.exporters.gguf import check_shape
 from tightfit.search.agents.uniform import formats
+from tightfit.search.contexts import context_note, prefix_of
 from tightfit.search.cost import check_disk
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import bounds_of
@@ -50,6 +51,7 @@ class Inspection:
         matches: how many sites each (key, pattern) of the settings matched.
         notes: what a user should know, a sentence each.
         config: content of ``config.json``.
+        prefix: tokens in the KV caches where losses are measured.
     """
 
     space: Space
@@ -58,6 +60,7 @@ class Inspection:
     matches: Mapping[tuple[str, str], int]
     notes: tuple[str, ...]
     config: Mapping[str, Any]
+    prefix: int = 0
 
 
 def inspect_settings(settings: Settings) -> Inspection:
@@ -91,7 +94,10 @@ def inspect_settings(settings: Settings) -> Inspection:
         )
     check_disk(settings, space, limit)
     notes = notes_on(space, rules) + budget_notes(space, limit)
-    return Inspection(space, limit, asked, match_counts(rules, geometry), notes, config)
+    if note := context_note(settings, space):
+        notes += (note,)
+    prefix = prefix_of(settings, space)
+    return Inspection(space, limit, asked, match_counts(rules, geometry), notes, config, prefix)
 
 
 def _budget_text(settings: Settings) -> str:

@@ -14,7 +14,7 @@ from tightfit.spaces.errors import InputError
 APPLICATION_ID = 0x54464954
 """``TFIT`` in ASCII: SQLite's own mark in the file header for whose database this is."""
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Number of migrations; a file's own number is its ``user_version``."""
 
 MIGRATIONS = Migrations("tightfit")
@@ -30,6 +30,12 @@ def m001_first_tables(db: Database) -> None:
 def m002_trials_and_failures(db: Database) -> None:
     """Keep what every agent proposed, in order, and which plans cannot be measured."""
     db.executescript(_TRIALS_AND_FAILURES)
+
+
+@MIGRATIONS()
+def m003_bytes_of_caches(db: Database) -> None:
+    """Keep apart what of a plan's bytes are KV caches; before there were none."""
+    db.execute("ALTER TABLE plan ADD COLUMN cache_bytes INTEGER NOT NULL DEFAULT 0")
 
 
 def check_version(db: Database, path: object) -> None:

@@ -46,12 +46,17 @@ class Score:
 
 @dataclass(frozen=True)
 class StoredPlan:
-    """A plan with its exact weight bytes and the agent (or baseline) that first proposed it."""
+    """A plan with its exact bytes and the agent (or baseline) that first proposed it.
+
+    Attributes:
+        bytes: of its weights, and of its KV caches where it decides about them; those are ``cache_bytes``.
+    """
 
     plan: Plan
     bytes: int
     source: str
     first_seen: float
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tightfit.search.contexts import prefix_of
+from tightfit.search.resolve import stored_space
 from tightfit.search.settings import Settings
 from tightfit.search.shipping import find_importance, find_model
 from tightfit.search.store import Store
@@ -69,7 +71,7 @@ def reopen(store: Store) -> Reopened:
     _check(store, held, {"text": text.digest})
     kept = find_importance(folder, model["digest"], held.get("importance digest"))
     loaded = load_model(str(find_model(store, model)), device=device)
-    splits = split_text(settings, loaded, text)
+    splits = split_text(settings, loaded, text, prefix_of(settings, stored_space(store)))
     threads = int(held.get("number of threads") or 1)
     facts = facts_of(loaded, text, splits, threads, device)
     _check(store, held, facts)

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from tightfit.proxies.additive import LinkAdditive
+from tightfit.proxies.pools import read_model
 from tightfit.search.hardware import TIMES
+from tightfit.search.loss_models import solve_model
+from tightfit.search.memory_sides import memory_sides
 from tightfit.search.settings import Settings
 from tightfit.search.sides import Side
-from tightfit.search.solvers import Solution, solve
+from tightfit.search.solvers import Solution
 from tightfit.search.store import Store
 from tightfit.search.summary import SPLITS
-from tightfit.search.tables import loss_text, nats_text
+from tightfit.search.tables import loss_text, nats_text, split_text
 from tightfit.spaces import Budget, InputError, Plan, Space, build_space, format_size, read_geometry
 from tightfit.workers.measurement import Measurement
 
@@ -24,13 +26,15 @@ class Resolved:
     """The best plan of a run's loss model under another budget.
 
     Attributes:
+        size: bytes of its weights, and of its KV caches where it decides about them; those are ``cache``.
         loss: predicted loss in nats per token.
         measured: this very plan on the most trustworthy text that the run measured it on, if on any.
         note: where no plan keeps the run's bounds on speed, what comes nearest.
     """
 
     plan: Plan
-    weight_bytes: int
+    size: int
+    cache: int
     effective_bits: float
     loss: float
     solution: Solution
@@ -42,7 +46,9 @@ class Resolved:
         return {
             **self.plan.to_dict(),
             "digest": self.plan.digest,
-            "weight_bytes": self.weight_bytes,
+            "bytes": self.size,
+            "weight_bytes": self.size - self.cache,
+            "kv_bytes": self.cache,
             "effective_bits": self.effective_bits,
             "predicted_loss": self.loss,
             "gap": self.solution.gap,
@@ -68,7 +74,8 @@ class Resolved:
             widths[option] = widths.get(option, 0) + 1
         listed = ", ".join(f"{count} × {name}" for name, count in sorted(widths.items()))
         return (
-            f"plan {self.plan.short}: {format_size(self.weight_bytes)} ({self.weight_bytes} B), "
+            f"plan {self.plan.short}: {format_size(self.size)} ({self.size} B)"
+            f"{split_text(self.size, self.cache)}, "
             f"{self.effective_bits:.3f} effective bits\n"
             f"predicted loss {nats_text(self.loss)} nats/token ({known}), proven within "
             f"{self.solution.gap:.1e} of the loss model's optimum\n{listed}"
@@ -127,6 +134,15 @@ def stored_sides(store: Store, space: Space) -> tuple[Side, ...]:
     return sides_of(asked, space, tables)
 
 
+def size_budget(store: Store, size: int) -> Budget:
+    """Return a bound on all bytes that a run decides about, at the context and batch that it was given."""
+    space = stored_space(store)
+    if space.load is None:
+        return Budget(weights=size)
+    load = space.load
+    return Budget(total=size, context=load.context, batch=load.batch, shared_prefix=load.shared_prefix)
+
+
 def resolve(store: Store, budget: Budget) -> Resolved:
     """Solve for a budget. Bounds on speed are those that the run was given.
 
@@ -139,20 +155,21 @@ def resolve(store: Store, budget: Budget) -> Resolved:
     fit = store.get_fit("link")
     if fit is None:
         raise InputError(f"{store.path} holds no loss model yet: let the search get past its fit stage.")
-    model = LinkAdditive.from_dict(fit["model"])
+    model = read_model(fit["model"])
     costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
-    losses, free = list(model.weights), min(limit, space.ceiling) - space.fixed_bytes
+    free = min(limit, space.ceiling) - space.fixed_bytes
     sides, note = stored_sides(store, space), ""
     if sides:
         from tightfit.search.speed import loosened, reach
 
-        reached = reach(space, limit, losses, sides)
+        reached = reach(space, limit, list(model.weights), sides)
         if not reached.kept:  # then the plan that misses them least, and a word about it
             sides, note = loosened(sides, reached.nearest.levels), reached.text
-    solution = solve(costs, losses, free, sides=sides)
-    plan, weight_bytes = space.plan(solution.levels), space.bytes_of(solution.levels)
+    solution = solve_model(costs, model, free, (*sides, *memory_sides(budget, space)))
+    plan, size = space.plan(solution.levels), space.bytes_of(solution.levels)
     known = [m for m in store.measurements() if m.plan == plan.digest and m.split in SPLITS]
     measured = min(known, key=lambda m: (SPLITS.index(m.split), -m.tokens), default=None)
     loss = float(model.predict(np.array([solution.levels]))[0])
-    bits = space.effective_bits(weight_bytes)
-    return Resolved(plan, weight_bytes, bits, loss, solution, measured, note)
+    cache = space.cache_bytes(plan)
+    bits = space.effective_bits(size - cache)
+    return Resolved(plan, size, cache, bits, loss, solution, measured, note)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tightfit.search import control
 from tightfit.search.agents.optuna_agents import check_mode
+from tightfit.search.contexts import prefix_of
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import LEAST_PLANS, bounds_of
@@ -21,6 +22,7 @@ from tightfit.search.identity import (
 )
 from tightfit.search.inspection import Inspection, inspect_settings
 from tightfit.search.machine import peak_memory
+from tightfit.search.memory_sides import memory_sides
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
 from tightfit.search.speed_tables import latency_words, speed_table
@@ -147,12 +149,14 @@ def _work(
 def _search(bench: Bench, store: Store, say: Say) -> None:
     from tightfit.search import stages
 
+    settings = bench.settings
     _begin(bench, "sense")
     sensed = stages.sense(bench)
     _begin(bench, "fit")
     fitted = stages.fit(bench, sensed)
     model = fitted.fit.model
-    task = stages.make_task(bench, sensed, model, stages.speed_sides(bench))
+    sides = stages.speed_sides(bench) + memory_sides(settings.budget.to_budget(), bench.space)
+    task = stages.make_task(bench, sensed, model, sides)
     _begin(bench, "solve")
     stages.solve_task(bench, task, model)
     say("\n" + predicted_table(summarize(store)) + "\n")
@@ -173,11 +177,7 @@ def _begin(bench: Bench, stage: str) -> None:
 def _check_lengths(settings: Settings, space: Space) -> None:
     """Refuse windows longer than the model's context: it would fail, or lose sense without a word."""
     geometry = space.geometry
-    if settings.text.sequence > geometry.max_context:
-        raise InputError(
-            f"text.sequence: windows of {settings.text.sequence} tokens are longer than the longest "
-            f"context of {settings.model}, {geometry.max_context}."
-        )
+    prefix_of(settings, space)
     asked = settings.validation
     bounds = bounds_of(settings)
     if bounds and space.size < LEAST_PLANS:
@@ -218,6 +218,9 @@ def _describe(store: Store, inspection: Inspection) -> None:
             "notes": list(inspection.notes),
             "patterns": {f"{key} {pattern}": n for (key, pattern), n in inspection.matches.items()},
             "config": dict(inspection.config),
+            "context": facts.context,
+            "batch": facts.batch,
+            "prefix": inspection.prefix,
         },
     )
 

@@ -326,9 +326,7 @@ class Settings(Section):
             if self.budget.context is None:
                 raise ValueError("space.kv: also give budget.context, since the KV cache grows with it.")
             if self.budget.tokens_per_second is not None or self.budget.latency is not None:
-                raise ValueError(
-                    "space.kv: it cannot go with bounds on speed, which know plain caches only."
-                )
+                raise ValueError("space.kv: it cannot go with bounds on speed, which know plain caches only.")
         for key, tool in asked.items():
             if self.target != tool:
                 raise ValueError(f"{key} needs target: {tool}, but the target is {self.target}.")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.spaces import InputError
+from tightfit.spaces import InputError, format_size
 
 _ROUNDING = 1e-9  # of the limit: sums in another order differ by less
 
@@ -55,7 +55,9 @@ class Side:
         return (self.total(levels) - self.limit) / max(abs(self.limit), 1e-300)
 
     def text(self, total: float) -> str:
-        """Write a total as users think of it: ``31.4 tokens/s`` or ``0.21 s``."""
+        """Write a total as users think of it: ``31.4 tokens/s``, ``0.21 s`` or ``76.00 MiB``."""
+        if self.unit == "B":
+            return format_size(round(total))
         return f"{(1 / total if self.per else total):.4g} {self.unit}"
 
     def asked(self) -> str:

@@ -29,7 +29,7 @@ from tightfit.search.records import (
     encode,
     measurement_record,
 )
-from tightfit.spaces import Decision, InputError, Plan, Space, read_option
+from tightfit.spaces import Decision, InputError, KvOption, Plan, Space, kv_sites, read_option
 from tightfit.workers.measurement import DocumentLoss, Failure, Measurement
 
 RUN_FILE = "run.db"
@@ -142,7 +142,8 @@ class Store:
         governed: dict[str, list[Site]] = {name: [] for name in options}
         for site in self.sites():
             governed[site.decision].append(site)
-        return tuple(_decision(name, governed[name], rows) for name, rows in options.items())
+        layers = 1 + max((site.layer for site in self.sites() if site.layer is not None), default=-1)
+        return tuple(_decision(name, governed[name], rows, layers) for name, rows in options.items())
 
     # Scores
 
@@ -183,8 +184,14 @@ class Store:
 
     # Plans and measurements
 
-    def add_plan(self, plan: Plan, weight_bytes: int, source: str) -> bool:
+    def add_plan(self, plan: Plan, size: int, source: str, cache: int = 0) -> bool:
         """Store a plan; whoever proposed it first stays its source. Return whether it was new.
+
+        Args:
+            plan: with its digest.
+            size: its bytes, KV caches included where it decides about them.
+            source: who proposed it.
+            cache: bytes of these caches.
 
         Raises:
             ValueError: the same plan is stored with other bytes.
@@ -192,7 +199,8 @@ class Store:
         record = {
             "digest": plan.digest,
             "choices": encode(plan.to_dict()),
-            "bytes": int(weight_bytes),
+            "bytes": int(size),
+            "cache_bytes": int(cache),
             "source": source,
             "first_seen": time.time(),
         }
@@ -200,15 +208,19 @@ class Store:
             held = self._rows("SELECT bytes FROM plan WHERE digest = ?", [plan.digest])
             if not held:
                 self._table("plan").insert(record)
-            elif held[0]["bytes"] != weight_bytes:
-                raise ValueError(f"plan {plan.short} has {held[0]['bytes']} bytes, not {weight_bytes}")
+            elif held[0]["bytes"] != size:
+                raise ValueError(f"plan {plan.short} has {held[0]['bytes']} bytes, not {size}")
         return not held
 
     def plans(self) -> dict[str, StoredPlan]:
         """Return every plan by its digest, in the order of being first seen."""
         return {
             row["digest"]: StoredPlan(
-                Plan.from_dict(json.loads(row["choices"])), row["bytes"], row["source"], row["first_seen"]
+                Plan.from_dict(json.loads(row["choices"])),
+                row["bytes"],
+                row["source"],
+                row["first_seen"],
+                row["cache_bytes"],
             )
             for row in self._rows("SELECT * FROM plan ORDER BY rowid")
         }
@@ -338,7 +350,10 @@ class Store:
         return [Event(**{**row, "data": json.loads(row["data"])}) for row in rows]
 
 
-def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]]) -> Decision:
+def _decision(name: str, sites: list[Site], rows: list[dict[str, Any]], layers: int) -> Decision:
+    if caches := kv_sites(name, layers):
+        options = tuple(KvOption.from_name(row["name"]) for row in rows)
+        return Decision(name, caches, options, tuple(row["bytes"] for row in rows), 0)
     # The owner of a tied tensor first, as the space lists it.
     ordered = [site for site in sites if site.tied_to is None] + [site for site in sites if site.tied_to]
     return Decision(

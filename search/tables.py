@@ -177,13 +177,22 @@ def loss_text(loss: float, se: float | None) -> str:
     return f"{text} ± {nats_text(se) if 'e' in text else f'{se:.{decimals}f}'}"
 
 
+def split_text(size: int, cache: int) -> str:
+    """Say how a plan's bytes are split: `` = 52.10 MiB of weights + 27.90 MiB of KV cache``, if they are."""
+    if not cache:
+        return ""
+    return f" = {format_size(size - cache)} of weights + {format_size(cache)} of KV cache"
+
+
 def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
-    """Say which sizes of weights are possible at all and, given a budget, where it lies among them."""
+    """Say which sizes are possible at all and, given a budget, where it lies among them."""
+    bits = space.context is None  # with caches in a plan's bytes, these say nothing about its weights alone
+    what = "weights" if bits else f"weights and KV cache at {space.context} tokens × {space.batch}"
     low, high = space.effective_bits(space.floor), space.effective_bits(space.ceiling)
+    span = f" ({low:.3f} to {high:.3f} effective bits)" if bits else ""
     text = (
-        f"feasible range: {format_size(space.floor)} to {format_size(space.ceiling)} of weights "
-        f"({low:.3f} to {high:.3f} effective bits), {space.decisions} decisions, "
-        f"10^{space.plans_log10:.1f} plans"
+        f"feasible range: {format_size(space.floor)} to {format_size(space.ceiling)} of {what}{span}, "
+        f"{space.decisions} decisions, 10^{space.plans_log10:.1f} plans"
     )
     if limit is None:
         return text
@@ -193,8 +202,9 @@ def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
         place = "not below the ceiling: the largest plan fits"
     else:
         share = (limit - space.floor) / max(space.ceiling - space.floor, 1)
-        place = f"{share:.0%} of the way ({space.effective_bits(limit):.3f} effective bits)"
-    return f"{text}\nbudget: {format_size(limit)} of weights, {place}"
+        place = f"{share:.0%} of the way"
+        place += f" ({space.effective_bits(limit):.3f} effective bits)" if bits else ""
+    return f"{text}\nbudget: {format_size(limit)} of {what}, {place}"
 
 
 def render_table(header: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> str:

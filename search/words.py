@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tightfit.search.loss_models import link_words
 from tightfit.search.palette import plain
 from tightfit.search.summary import Summary
-from tightfit.search.tables import loss_text, nats_text
+from tightfit.search.tables import loss_text, nats_text, split_text
 from tightfit.spaces import format_size
 from tightfit.workers.measurement import Measurement, Paired, compare
 
@@ -35,8 +36,9 @@ class Outcome:
         rival: what it was judged by: the best baseline, or where the baseline itself is offered the
             plan that the search chose; None where the search proposed nothing but baselines.
         predicted: loss of the plan to use under the loss model, nats per token.
-        weight_bytes: its bytes by the formula, and ``recounted`` from its packed tensors.
-        limit: most weight bytes that the budget allows.
+        size: its bytes by the formula, and ``recounted`` from its packed tensors and a cache that is full.
+        cache: what of them are KV caches.
+        limit: most bytes that the budget allows.
         speed: what running it gave, beside the bounds on speed; empty where it was not run. ``too_slow``
             says whether it misses one.
     """
@@ -44,9 +46,10 @@ class Outcome:
     offered: Judged
     rival: Judged | None
     predicted: float
-    weight_bytes: int
+    size: int
     recounted: int
     limit: int
+    cache: int = 0
     speed: str = ""
     too_slow: bool = False
 
@@ -60,7 +63,8 @@ def verdict(outcome: Outcome) -> str:
     speed = f", {outcome.speed}" if outcome.speed else ""
     line = (
         f"{fits}: plan {loss.plan[:12]} takes {format_size(outcome.recounted)} of "
-        f"{format_size(outcome.limit)} ({_bytes(outcome)}){speed}, holdout KL {_loss(loss)} nats/token "
+        f"{format_size(outcome.limit)}{split_text(outcome.recounted, outcome.cache)} ({_bytes(outcome)})"
+        f"{speed}, holdout KL {_loss(loss)} nats/token "
         f"(predicted {nats_text(outcome.predicted)})"
     )
     if rival and outcome.offered.searched:
@@ -74,9 +78,9 @@ def verdict(outcome: Outcome) -> str:
 
 
 def _bytes(outcome: Outcome) -> str:
-    if outcome.recounted == outcome.weight_bytes:
+    if outcome.recounted == outcome.size:
         return f"{outcome.recounted:,} B predicted and recounted"
-    return f"{outcome.weight_bytes:,} B predicted, {outcome.recounted:,} B recounted"
+    return f"{outcome.size:,} B predicted, {outcome.recounted:,} B recounted"
 
 
 def _loss(measured: Measurement) -> str:
@@ -179,7 +183,7 @@ def _band(fit: Mapping[str, Any] | None) -> str:
 def _link(fit: Mapping[str, Any] | None) -> str:
     if not fit:
         return ""
-    sentence = f"Losses of single choices add up through the {fit['model']['link']['link']} link"
+    sentence = f"Losses of single choices add up through {link_words(fit['model'])}"
     if fit.get("table"):
         listed = ", ".join(f"{row['link']} {plain(row['error'])}" for row in fit["table"])
         sentence += f" (cross-validated error in nats/token: {listed})"

@@ -19,7 +19,7 @@ from tightfit.spaces.families import FAMILIES, read_geometry
 from tightfit.spaces.geometry import EMBED, HEAD, Attention, Geometry, Linear
 from tightfit.spaces.ggml import GGML_TYPES, GgmlOption, GgmlType
 from tightfit.spaces.kv import KV_BITS, KV_GROUPS, KvOption
-from tightfit.spaces.kv_rules import KvRules
+from tightfit.spaces.kv_rules import KvRules, kv_sites
 from tightfit.spaces.memory import PLAIN, Load, kv_bytes, longest_context, overhead_bytes, prefill_bytes
 from tightfit.spaces.options import BITS, GROUPS, ZEROS, Option, WeightOption, Zero, read_option
 from tightfit.spaces.plan import PLAN_VERSION, Plan
@@ -34,6 +34,6 @@ __all__ = [
     "Geometry", "GgmlOption", "GgmlType", "InfeasibleError", "InputError", "KvOption", "KvRules",
     "Linear", "Load", "Option", "Part", "Plan", "Space", "Target", "TightfitError", "WeightOption",
     "WeightRules", "Zero", "build_decisions", "build_space", "expand", "fallbacks", "format_size",
-    "get_target", "kv_bytes", "longest_context", "match_counts", "overhead_bytes", "parse_size",
+    "get_target", "kv_bytes", "kv_sites", "longest_context", "match_counts", "overhead_bytes", "parse_size",
     "prefill_bytes", "read_geometry", "read_option", "suggest",
 ]  # fmt: skip

@@ -78,9 +78,11 @@ class Budget:
         for key, value in (("total", self.total), ("kv", self.kv)):
             if value is not None and self.context is None:
                 raise InputError(f"budget.{key}: also give budget.context, since the KV cache grows with it.")
-        if self.context is not None and self.shared_prefix > self.context:
+        if self.shared_prefix and self.context is None:
+            raise InputError("budget.shared_prefix: also give budget.context, of which it is a part.")
+        if self.context is not None and not 0 <= self.shared_prefix <= self.context:
             raise InputError(
-                f"budget.shared_prefix ({self.shared_prefix}) cannot be longer than budget.context "
+                f"budget.shared_prefix ({self.shared_prefix}) must be from 0 to budget.context "
                 f"({self.context})."
             )
 

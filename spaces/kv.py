@@ -29,8 +29,10 @@ _SCALE = 4  # bytes: one 32-bit float
 _POSITION = 4  # bytes: a 32-bit integer
 _BLOCK_BYTES = {4: 18, 5: 22, 8: 34}  # Q4_0, Q5_0 and Q8_0
 _NAME = re.compile(
-    r"k(?P<k>\d+)v(?P<v>\d+)(?:-g(?P<group>\d+))?(?:-r(?P<residual>\d+))?(?:-s(?P<sinks>\d+))?"
-    r"(?:-(?P<layout>block|token))?(?:-keep(?P<keep>[0-9.e-]+))?(?P<spread>-spread)?(?P<cutoff>-cutoff)?"
+    r"k(?P<k>\d{1,9})v(?P<v>\d{1,9})"
+    r"(?:-g(?P<group>\d{1,9}))?(?:-r(?P<residual>\d{1,9}))?(?:-s(?P<sinks>\d{1,9}))?"
+    r"(?:-(?P<layout>block|token))?(?:-keep(?P<keep>\d+(?:\.\d+)?(?:e-\d+)?))?"
+    r"(?P<spread>-spread)?(?P<cutoff>-cutoff)?"
 )
 _SHARED = "shared"
 
@@ -95,15 +97,16 @@ class KvOption:
         if self.shared:
             return _SHARED
         parts = [f"k{self.k_bits}v{self.v_bits}"]
-        if self.layout == "channel":
-            parts += [f"g{self.group}"] if self.quantized else []
-            # Where everything stays a float and nothing is evicted, these change nothing.
-            evicts = self.keep < 1 or self.cutoff
-            parts += [f"r{self.residual}", f"s{self.sinks}"] if self.quantized or evicts else []
-        elif self.quantized:
-            parts.append(self.layout)
+        by_channel = self.layout == "channel"
+        parts += [f"g{self.group}"] if by_channel and self.quantized else []
+        # Where everything stays a float and nothing is evicted, these change nothing; blocks and tokens
+        # that are quantized have none unless it is said.
+        if self.quantized or self.keep < 1 or self.cutoff:
+            said = by_channel or not self.quantized or self.residual or self.sinks
+            parts += [f"r{self.residual}", f"s{self.sinks}"] if said else []
+        parts += [self.layout] if self.quantized and not by_channel else []
         if self.keep < 1 and not self.cutoff:
-            parts.append(f"keep{self.keep:g}")
+            parts.append(f"keep{float(self.keep)!r}")
         return "-".join(parts) + "-spread" * self.spread + "-cutoff" * self.cutoff
 
     @classmethod
@@ -189,24 +192,48 @@ class KvOption:
         self.check(layer)
         visible = tokens if layer.window is None else min(tokens, layer.window)
         kept = self.kept(visible)
-        heads, width = layer.kv_heads, layer.head_dim
-        quantized = self.quantized_tokens(kept)
-        size = 0
-        for bits, keys in ((self.k_bits, True), (self.v_bits, False)):
-            coded = quantized if bits < FLOAT_BITS else 0
-            size += (kept - coded) * heads * width * FLOAT_BYTES
-            size += heads * self._coded_bytes(coded, width, bits, keys)
-        if self.spread and quantized:
-            size += heads * width // 2
+        coded = self.quantized_tokens(kept)
+        size = 2 * FLOAT_BYTES * layer.kv_heads * layer.head_dim * (kept - coded)
+        size += self.coded_bytes(layer, coded)
         if layer.window is not None and (self.keep < 1 or self.cutoff):
-            size += _POSITION * heads * kept
+            size += _POSITION * layer.kv_heads * kept
         return size
+
+    def coded_bytes(self, layer: Attention, tokens: int) -> int:
+        """Bytes of so many tokens of one sequence between the sinks and the residual, in whole steps.
+
+        Scales and minima are included, and where bits are spread, the widths of the rotary pairs, one byte
+        each. Of keys or values with 16 bits these tokens are plain floats.
+        """
+        if not tokens:
+            return 0
+        heads, width = layer.kv_heads, layer.head_dim
+        size = heads * self._code_bytes(tokens, width, self.k_bits, keys=True)
+        size += heads * self._code_bytes(tokens, width, self.v_bits, keys=False)
+        return size + (heads * width // 2 if self.spread else 0)
+
+    def last_peak(self, tokens: int) -> int:
+        """Most tokens, fewer than ``tokens``, right before another step is quantized; 0 if there are none.
+
+        Bytes fall at such a step, so that a cache of fewer tokens may be the larger one.
+        """
+        kept = self.kept(tokens)
+        if self.step == 1 or not self.quantized_tokens(kept):
+            return 0
+        before = kept - (kept - self.sinks - self.residual) % self.step - 1
+        found = int(before / self.keep)
+        # The quotient of two floats may be off by one.
+        while self.kept(found + 1) <= before:
+            found += 1
+        while self.kept(found) > before:
+            found -= 1
+        return found
 
     def check(self, layer: Attention) -> None:
         """Refuse a head width that the layout cannot pack.
 
         Raises:
-            InputError: naming the width and what divides it.
+            InputError: naming the width and what would fit.
         """
         width = layer.head_dim
         if self.layout == "block" and self.quantized and width % BLOCK_CHANNELS:
@@ -214,17 +241,25 @@ class KvOption:
                 f"{self.name}: llama.cpp stores blocks of {BLOCK_CHANNELS} channels, which do not divide the "
                 f"head width {width}; only k16v16 fits."
             )
+        if self.layout == "token" and width * min(self.k_bits, self.v_bits) % 8:
+            raise InputError(
+                f"{self.name}: {width} channels of {min(self.k_bits, self.v_bits)} bits do not fill whole "
+                "bytes; use 8 or 16 bits."
+            )
         group = math.gcd(self.group, width)
         if self.layout == "channel" and self.v_bits < FLOAT_BITS and group * self.v_bits % 8:
+            whole = [str(bits) for bits in KV_BITS["channel"] if group * bits % 8 == 0]
             raise InputError(
                 f"{self.name}: values of a head of width {width} have groups of {group} channels, which do "
-                "not fill whole bytes; use 8 or 16 bits."
+                f"not fill whole bytes; use {', '.join(whole[:-1])} or {whole[-1]} bits."
             )
+        if self.spread and width % 2:
+            raise InputError(f"{self.name}: bits are spread over pairs of channels, but a head has {width}.")
 
-    def _coded_bytes(self, tokens: int, width: int, bits: int, keys: bool) -> int:
-        """Bytes of so many quantized tokens of one head, scales included."""
-        if not tokens:
-            return 0
+    def _code_bytes(self, tokens: int, width: int, bits: int, *, keys: bool) -> int:
+        """Bytes of so many tokens of one head, scales included."""
+        if bits == FLOAT_BITS:
+            return tokens * width * FLOAT_BYTES
         if self.layout == "block":
             return tokens * (width // BLOCK_CHANNELS) * _BLOCK_BYTES[bits]
         if self.layout == "token":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tightfit.spaces.decisions import Decision
@@ -13,6 +13,9 @@ from tightfit.spaces.kv import FLOAT_BITS, KvOption
 from tightfit.spaces.memory import Load
 from tightfit.spaces.targets import Target
 
+KV_JOINT = "kv"
+"""Name of the decision about all caches, where a target treats them alike."""
+
 
 @dataclass(frozen=True)
 class KvRules:
@@ -21,12 +24,14 @@ class KvRules:
     Attributes:
         bits, keep: every combination is an option.
         separate: whether keys and values choose their bits apart from one another.
-        group, residual, sinks: of every option, see :class:`~tightfit.spaces.kv.KvOption`; None takes
-            what the target has.
+        group, residual, sinks: of every option, see :class:`~tightfit.spaces.kv.KvOption`; a target that
+            evicts nothing has no residual and no sinks.
         spread: also offer keys whose bits are spread over rotary pairs.
         share: also offer to read the cache of the layer below.
-        cutoff: also offer to keep only the sinks of the prompt.
-        pin: per pattern, the one option that matching layers take; names look like ``layers.3.kv``.
+        cutoff: also offer to keep only the sinks of the prompt; they stay floats, so of all bits only the
+            most are offered.
+        pin: per pattern, the one option that matching layers take; names look like ``layers.3.kv``. Of
+            several patterns the last one wins.
     """
 
     bits: tuple[int, ...] = (2, 4, 8, 16)
@@ -66,9 +71,9 @@ class KvRules:
                 if self.spread and k < FLOAT_BITS:
                     twin = KvOption(k, v, keep, spread=True, **common)  # type: ignore[arg-type]
                     found[twin.name] = twin
-            if self.cutoff:
-                option = KvOption(k, v, cutoff=True, **common)  # type: ignore[arg-type]
-                found[option.name] = option
+        if self.cutoff:
+            option = KvOption(max(self.bits), max(self.bits), cutoff=True, **common)  # type: ignore[arg-type]
+            found[option.name] = option
         if self.share:
             found["shared"] = KvOption(shared=True)
         return list(found.values())
@@ -115,22 +120,30 @@ def build_kv_decisions(
             f"budget.context: {load.context} tokens are more than the model was made for "
             f"({geometry.max_context})."
         )
-    sites = [f"layers.{layer}.kv" for layer in range(geometry.layers)]
+    sites = list(kv_sites(KV_JOINT, geometry.layers))
     for pattern in rules.pin:
         if not any(fnmatch.fnmatchcase(site, pattern) for site in sites):
             raise InputError(
                 f"space.kv.pin: the pattern {pattern!r} matches none of the {len(sites)} caches "
                 f"(they are called {sites[0]} to {sites[-1]})."
             )
-    offered = rules.options(target)
+    offered, pinned = rules.options(target), _pinned(geometry, rules, target, sites)
     if target.kv.joint:
-        options = _offered(sites, rules, target) or offered
-        return (_decision("kv", sites, options, geometry, load),)
+        options = [_agreed(pinned)] if pinned else offered
+        return (_decision(KV_JOINT, sites, options, geometry, load),)
     decisions = []
     for layer, site in enumerate(sites):
-        options = _offered([site], rules, target) or [o for o in offered if _possible(geometry, o, layer)]
+        options = [o for o in offered if _possible(geometry, o, layer)]
+        options = [pinned[site]] if site in pinned else options
         decisions.append(_decision(site, [site], options, geometry, load))
     return tuple(decisions)
+
+
+def kv_sites(decision: str, layers: int) -> tuple[str, ...]:
+    """Return the caches that a decision of this name is about; none where it is about matrices."""
+    if decision == KV_JOINT:
+        return tuple(f"layers.{layer}.kv" for layer in range(layers))
+    return (decision,) if decision.endswith(".kv") else ()
 
 
 def _possible(geometry: Geometry, option: KvOption, layer: int) -> bool:
@@ -138,19 +151,62 @@ def _possible(geometry: Geometry, option: KvOption, layer: int) -> bool:
     return not option.shared or (layer > 0 and geometry.attention[layer - 1] == geometry.attention[layer])
 
 
-def _offered(sites: list[str], rules: KvRules, target: Target) -> list[KvOption]:
-    """Return the pinned option of some layers, if any."""
-    hits = [p for p in rules.pin if any(fnmatch.fnmatchcase(site, p) for site in sites)]
-    if not hits:
-        return []
-    place = f"space.kv.pin {hits[-1]!r}"
-    try:
-        option = KvOption.from_name(rules.pin[hits[-1]])
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from error
-    if not target.kv.allows(option):
-        raise InputError(f"{place}: {option.name} is not possible ({target.kv.storable(target.name)}).")
-    return [option]
+def _pinned(geometry: Geometry, rules: KvRules, target: Target, sites: Sequence[str]) -> dict[str, KvOption]:
+    """Return the one option of every cache that a pattern pins.
+
+    Raises:
+        InputError: a pinned option is none, or the target or the layer cannot have it.
+    """
+    pinned = {}
+    for layer, site in enumerate(sites):
+        hits = [pattern for pattern in rules.pin if fnmatch.fnmatchcase(site, pattern)]
+        if not hits:
+            continue
+        place = f"space.kv.pin {hits[-1]!r}"
+        try:
+            option = KvOption.from_name(rules.pin[hits[-1]])
+        except InputError as error:
+            raise InputError(f"{place}: {error}") from error
+        if not _storable(option, target):
+            raise InputError(f"{place}: {option.name} is not possible ({target.kv.storable(target.name)}).")
+        if not _possible(geometry, option, layer):
+            raise InputError(
+                f"{place}: {site} cannot read the cache of the layer below, since there is none with heads "
+                "and a window like its own."
+            )
+        pinned[site] = option
+    widths = {bits for option in pinned.values() for bits in (option.k_bits, option.v_bits)}
+    widths = {bits for bits in widths.union(rules.bits) if bits < FLOAT_BITS}
+    if target.kv.widths is not None and len(widths) > target.kv.widths:
+        raise InputError(
+            f"space.kv.pin: target {target.name} stores every layer either as 16-bit floats or in one other "
+            f"width, but bits and pins name {', '.join(map(str, sorted(widths)))}."
+        )
+    return pinned
+
+
+def _storable(option: KvOption, target: Target) -> bool:
+    """Whether a target has caches like this."""
+    kv = target.kv
+    whole = kv.evicts or not option.quantized or option.residual == option.sinks == 0
+    alike = kv.widths is None or option.k_bits == option.v_bits
+    return kv.allows(option) and whole and alike
+
+
+def _agreed(pinned: Mapping[str, KvOption]) -> KvOption:
+    """Return the option of layers that must agree.
+
+    Raises:
+        InputError: they have different ones.
+    """
+    first, *others = pinned.items()
+    for site, option in others:
+        if option != first[1]:
+            raise InputError(
+                f"space.kv.pin: {first[0]} at {first[1].name} and {site} at {option.name} disagree, but all "
+                "layers must have the same cache: give all of them the same option."
+            )
+    return first[1]
 
 
 def _decision(

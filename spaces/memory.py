@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,9 +55,8 @@ class Load:
         quantized = option.quantized_tokens(self.context)
         coded = min(max(0, prefix - sinks) // option.step * option.step, quantized)
         floats = min(prefix, sinks) + max(0, prefix - sinks - quantized)
-        # Whole groups more or less change nothing else, so theirs are the bytes between the two contexts.
-        groups = option.cache_bytes(layer, self.context) - option.cache_bytes(layer, self.context - coded)
-        return groups + floats * 2 * layer.kv_heads * layer.head_dim * FLOAT_BYTES
+        # Spread bits follow the first group of keys, so whoever shares that one shares their widths.
+        return option.coded_bytes(layer, coded) + floats * 2 * layer.kv_heads * layer.head_dim * FLOAT_BYTES
 
 
 def kv_bytes(geometry: Geometry, load: Load, options: Sequence[KvOption] | None = None) -> int:
@@ -96,24 +96,31 @@ def longest_context(
         options: one per layer; uncompressed unless given.
     """
     each = options or [PLAIN] * geometry.layers
-    kinds: dict[tuple[Attention, KvOption], int] = {}
-    for pair in zip(geometry.attention, each, strict=True):
-        kinds[pair] = kinds.get(pair, 0) + 1
-    period = max(option.step for option in each)
+    kinds = Counter(zip(geometry.attention, each, strict=True))
 
-    def fits(context: int) -> bool:
-        # A cache is largest right before a group is quantized, so a whole period has to fit.
-        for tokens in range(max(1, context - period), context + 1):
-            load = Load(tokens, batch, min(shared_prefix, tokens))
-            if sum(count * load.layer_bytes(*pair) for pair, count in kinds.items()) > size:
-                return False
-        return True
+    def most(low: int, high: int) -> int:
+        """Bound on the bytes at every context from ``low`` to ``high``, exact where both are the same."""
+        total = 0
+        for (layer, option), count in kinds.items():
+            # Between two steps of quantizing a cache only grows, and so do the peaks right before them.
+            peak = option.last_peak(high if layer.window is None else min(high, layer.window))
+            total += count * max(
+                Load(context, batch, min(shared_prefix, context)).layer_bytes(layer, option)
+                for context in {high, max(low, peak)}
+            )
+        return total
 
-    low, high = 0, geometry.max_context
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    def fitting(low: int, high: int) -> int:
+        """Last context before the first one from ``low`` to ``high`` that does not fit, or ``high``."""
+        if most(low, high) <= size:
+            return high
+        if low == high:
+            return low - 1
+        middle = (low + high) // 2
+        found = fitting(low, middle)
+        return found if found < middle else fitting(middle + 1, high)
+
+    return fitting(1, geometry.max_context)
 
 
 def prefill_bytes(geometry: Geometry, load: Load) -> int:

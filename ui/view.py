@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
-from tightfit.search.resolve import Resolved, resolve
+from tightfit.search.resolve import Resolved, resolve, size_budget
 from tightfit.search.speed_points import Phase
 from tightfit.search.store import Store
 from tightfit.search.summary import PlanRow
-from tightfit.spaces import Budget, Decision, format_size
+from tightfit.spaces import Decision, format_size
 from tightfit.ui.plan_panels import Shown
 from tightfit.ui.runs import Run, Version, version
 
@@ -58,7 +58,7 @@ def shown_plan(run: Run, view: View) -> Shown | None:
     if view.budget is not None and run.summary.link is not None:
         answer = solved(run.folder, version(run.folder), view.budget)
         label = f"solved for {format_size(view.budget)}"
-        return Shown(answer.plan, answer.weight_bytes, label, answer.loss, answer, view.budget)
+        return Shown(answer.plan, answer.size, label, answer.loss, answer, view.budget)
     best, solution = run.best, run.summary.solution
     digests = (view.digest, best.digest if best else None, solution.digest if solution else None)
     digest = next((digest for digest in digests if digest in run.plans), None)
@@ -91,7 +91,7 @@ def solved(folder: Path, _version: Version, budget: int) -> Resolved:
         InfeasibleError: the budget is below the floor.
     """
     with Store.open(folder, mode="ro") as store:
-        return resolve(store, Budget(weights=budget))
+        return resolve(store, size_budget(store, budget))
 
 
 def shown_decision(run: Run, view: View) -> Decision | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from tightfit.spaces import Option
+from tightfit.spaces import KvOption, Option
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.measurement import Failure, FailureKind, Measurement, fault
 from tightfit.workers.text import Window
@@ -22,6 +22,7 @@ class Job:
         split: the name that the measurement gets.
         text: name of the part of the text that the windows come from.
         windows: the first so many windows of it.
+        kv: the option of every compressed KV cache, by layer.
     """
 
     plan: str
@@ -29,6 +30,7 @@ class Job:
     split: str
     text: str
     windows: int
+    kv: Mapping[int, KvOption] = field(default_factory=dict)
 
 
 Outcome = Measurement | Failure
@@ -72,7 +74,7 @@ class Alone:
 def measure(evaluator: Evaluator, texts: Mapping[str, Sequence[Window]], job: Job) -> Outcome:
     """Measure one job; a loss that is not finite is a failure of the plan."""
     windows = texts[job.text][: job.windows]
-    measured = evaluator.measure(job.plan, job.options, job.split, windows)
+    measured = evaluator.measure(job.plan, job.options, job.split, windows, job.kv)
     wrong = fault(measured)
     if wrong is None:
         return measured

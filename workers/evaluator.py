@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -19,11 +20,12 @@ from torch import Tensor
 from tightfit.compress import QUANTIZER_VERSION, PackedTensor, Replica, compress_matrix
 from tightfit.compress.activations import rounded_inputs
 from tightfit.compress.threads import one_thread
-from tightfit.spaces import Option
+from tightfit.spaces import KvOption, Option
 from tightfit.workers.measurement import DocumentLoss, Measurement
 from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.prompts import CACHE_VERSION, Prompts
 from tightfit.workers.tensor_files import is_whole, sweep, write_tensors
-from tightfit.workers.text import Window
+from tightfit.workers.text import Window, digest_windows
 
 # Raised whenever a change here changes any measured loss; part of every content key.
 PROTOCOL_VERSION = 2
@@ -35,7 +37,8 @@ class ReferenceWindow:
 
     Attributes:
         ids: token ids, shape (tokens,).
-        log_probs: log-probabilities of the next token, float32, shape (tokens − 1, vocabulary).
+        log_probs: log-probabilities of the next token wherever that is scored, float32, shape
+            (scored, vocabulary).
     """
 
     document: str
@@ -81,6 +84,7 @@ class Evaluator:
         self._applied: dict[str, Option] = {}
         side_by_side = threads if replica.device.type == "cpu" else 1
         self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="window")
+        self._prompts = Prompts(replica.model)
         replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
@@ -119,7 +123,10 @@ class Evaluator:
 
     def protocol(self, split: str, windows: Sequence[Window]) -> str:
         """Content key of measurements on these windows: equal key, equal losses."""
-        return self.key({"split": split, "text": digest_windows(windows)})
+        what = {"split": split, "text": digest_windows(windows)}
+        if any(window.prefix for window in windows):
+            what["cache"] = str(CACHE_VERSION)
+        return self.key(what)
 
     def key(self, what: Mapping[str, str]) -> str:
         """Content key of something computed on text, together with all else that it depends on."""
@@ -137,16 +144,32 @@ class Evaluator:
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
     def measure(
-        self, plan: str, options: Mapping[str, Option], split: str, windows: Sequence[Window]
+        self,
+        plan: str,
+        options: Mapping[str, Option],
+        split: str,
+        windows: Sequence[Window],
+        kv: Mapping[int, KvOption] | None = None,
     ) -> Measurement:
         """Measure the loss of a plan.
+
+        With options for KV caches, the prefix of every window is read with nothing compressed; then its
+        cache is compressed once, and the model goes on from it through the rest of the window, as if one
+        token came at a time. Caches without an option stay as they are. All plans are scored on the same
+        tokens, so that their losses pair.
 
         Args:
             plan: its digest.
             options: the option of every compressed site; sites left out stay uncompressed.
             split: name of the part of the text that the windows come from.
             windows: the tokens to measure on.
+            kv: the option of every layer's KV cache.
+
+        Raises:
+            ValueError: there are options for KV caches, but a window has no prefix to fill them.
         """
+        if kv and not all(window.prefix for window in windows):
+            raise ValueError("KV options need windows with a prefix")
         start = time.perf_counter()
         reference = self._reference(windows)
         self._apply(options)
@@ -154,7 +177,8 @@ class Evaluator:
         divergences = []
         model, geometry = self.replica.model, self.replica.geometry
         with one_thread(), rounded_inputs(model, geometry, options):
-            scored = list(self._threads.map(self._score, windows, reference))
+            weights = self.key({site: option.name for site, option in options.items()})
+            scored = list(self._threads.map(partial(self._score, weights, kv or {}), windows, reference))
         for window, (loss, divergence) in zip(windows, scored, strict=True):
             divergences.append(divergence)
             known = documents.get(window.document)
@@ -168,7 +192,7 @@ class Evaluator:
         """Return the uncompressed model's log-probabilities of every next token, memory-mapped.
 
         Returns:
-            Per window a float32 tensor of shape (tokens − 1, vocabulary).
+            Per window a float32 tensor of shape (scored, vocabulary).
         """
         paths = self._reference(windows)
         return [_read_reference(w, path).log_probs for w, path in zip(windows, paths, strict=True)]
@@ -194,26 +218,23 @@ class Evaluator:
         return paths
 
     def _keep_reference(self, window: Window, path: Path) -> None:
-        write_tensors(path, {"log_probs": self._log_probs(torch.from_numpy(window.tokens))})
+        write_tensors(path, {"log_probs": self._log_probs(window)})
 
-    def _score(self, window: Window, path: Path) -> tuple[DocumentLoss, Tensor]:
+    def _score(
+        self, weights: str, kv: Mapping[int, KvOption], window: Window, path: Path
+    ) -> tuple[DocumentLoss, Tensor]:
         reference = _read_reference(window, path)
-        return score_window(self._log_probs(reference.ids), reference)
+        if not kv:
+            return score_window(self._log_probs(window), reference)
+        logits = self._prompts.continued(weights, window, kv)
+        return score_window(torch.log_softmax(logits.float(), dim=-1), reference)
 
     @torch.no_grad()
-    def _log_probs(self, ids: Tensor) -> Tensor:
-        """Log-probabilities of every next token but the first, shape (tokens − 1, vocabulary)."""
-        ids = ids.to(self.replica.device)
-        logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0, :-1]
-        return torch.log_softmax(logits.float(), dim=-1)
-
-
-def digest_windows(windows: Sequence[Window]) -> str:
-    """SHA-256 of documents and tokens."""
-    text = hashlib.sha256()
-    for window in windows:
-        text.update(window.document.encode() + b"\0" + window.tokens.tobytes())
-    return text.hexdigest()
+    def _log_probs(self, window: Window) -> Tensor:
+        """Log-probabilities of every next token that is scored, shape (scored, vocabulary)."""
+        ids = torch.from_numpy(window.tokens).to(self.replica.device)
+        logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
+        return torch.log_softmax(logits[window.prefix : -1].float(), dim=-1)
 
 
 def _read_reference(window: Window, path: Path) -> ReferenceWindow:
@@ -225,15 +246,15 @@ def score_window(log_probs: Tensor, reference: ReferenceWindow) -> tuple[Documen
     """Compare predictions with the reference's.
 
     Args:
-        log_probs: of the plan, shape (tokens − 1, vocabulary).
+        log_probs: of the plan, shape (scored, vocabulary).
         reference: the same window under the uncompressed model.
 
     Returns:
-        Sums over the window, and the KL divergence of every token in nats, shape (tokens − 1,).
+        Sums over the window, and the KL divergence of every token in nats, shape (scored,).
     """
     expected = reference.log_probs.to(log_probs.device)
     divergence = (expected.exp() * (expected - log_probs)).sum(-1)
-    target = reference.ids[1:].to(log_probs.device).unsqueeze(-1)
+    target = reference.ids[-len(expected) :].to(log_probs.device).unsqueeze(-1)
     nll, reference_nll = -log_probs.gather(-1, target).sum(), -expected.gather(-1, target).sum()
     agree = (log_probs.argmax(-1) == expected.argmax(-1)).sum()
     loss = DocumentLoss(

@@ -67,15 +67,23 @@ class Text:
 
 @dataclass(frozen=True)
 class Window:
-    """Consecutive tokens of one document, int64, shape (tokens,); all but the first are scored."""
+    """Consecutive tokens of one document.
+
+    Attributes:
+        document: its id.
+        tokens: int64, shape (tokens,).
+        prefix: how many of them the model has read before the first prediction that is scored is asked of
+            it; with 0 all tokens but the first are scored.
+    """
 
     document: str
     tokens: NDArray[np.int64]
+    prefix: int = 0
 
     @property
     def scored(self) -> int:
         """Number of next-token predictions that are scored."""
-        return len(self.tokens) - 1
+        return len(self.tokens) - 1 - self.prefix
 
 
 @dataclass(frozen=True)
@@ -146,6 +154,7 @@ def split_documents(
     sequence: int,
     seed: int,
     allow_shortfall: bool = False,
+    context: int = 0,
 ) -> dict[str, Split]:
     """Tokenize a text and split it by document.
 
@@ -156,9 +165,10 @@ def split_documents(
         documents: the text, already deduplicated.
         tokenizer: a Transformers tokenizer.
         needs: scored tokens asked for, by split.
-        sequence: most tokens of a window.
+        sequence: most tokens of a window, those of the context not counted.
         seed: which documents go where; the same seed gives the same splits.
         allow_shortfall: go on where a split has fewer tokens than asked.
+        context: tokens of its document that are read before those of a window.
 
     Raises:
         InputError: a split has fewer tokens than asked, every document is shorter than ``sequence``,
@@ -167,15 +177,18 @@ def split_documents(
     prefix = _prefix(tokenizer)
     tokens = _tokenize(list(documents), tokenizer)
     longest = max((len(ids) for ids in tokens.values()), default=0) + len(prefix)
-    if longest < sequence:
+    if longest < context + sequence:
+        after = f" after {context} of context" if context else ""
         raise InputError(
-            f"text: windows of {sequence} tokens are asked for, but the longest document has {longest}."
+            f"text: windows of {sequence} tokens{after} are asked for, but the longest document has "
+            f"{longest}."
         )
-    tokens = {name: ids for name, ids in tokens.items() if len(ids) >= SHORTEST_DOCUMENT}
-    parts = _assign({name: len(ids) for name, ids in tokens.items()}, needs, seed)
+    lengths = {name: len(ids) - context for name, ids in tokens.items()}
+    lengths = {name: length for name, length in lengths.items() if length >= SHORTEST_DOCUMENT}
+    parts = _assign(lengths, needs, seed)
     splits = {}
     for split, need in needs.items():
-        windows = take({name: tokens[name] for name in parts[split]}, need, sequence, prefix)
+        windows = take({name: tokens[name] for name in parts[split]}, need, sequence, prefix, context)
         splits[split] = Split(
             tuple(windows),
             need,
@@ -183,12 +196,16 @@ def split_documents(
             len({window.document for window in windows}),
             _digest(windows),
         )
-    _check_shortfall(splits, allow_shortfall)
+    _check_shortfall(splits, allow_shortfall, context)
     return splits
 
 
 def take(
-    documents: Mapping[str, NDArray[np.int64]], scored: int, sequence: int, prefix: Sequence[int] = ()
+    documents: Mapping[str, NDArray[np.int64]],
+    scored: int,
+    sequence: int,
+    prefix: Sequence[int] = (),
+    context: int = 0,
 ) -> list[Window]:
     """Cut windows from documents in turn until exactly a number of scored tokens is reached.
 
@@ -198,20 +215,24 @@ def take(
     Args:
         documents: token ids by document.
         scored: tokens to score; a window of n tokens scores n − 1.
-        sequence: most tokens of a window, prefix included; at least two more than the prefix has.
+        sequence: most tokens of a window, prefix included, but not those of the context; at least two more
+            than the prefix has.
         prefix: tokens that every window begins with.
+        context: tokens that are read before those of a window, prefix included. Windows of one document
+            overlap in them, but no token is scored twice.
     """
-    body = sequence - len(prefix)
+    read = max(0, context - len(prefix))  # of the document
+    body = sequence if context else sequence - len(prefix)
     head = np.asarray(prefix, dtype=np.int64)
     rounds = -(-max((len(ids) for ids in documents.values()), default=0) // body)
     windows: list[Window] = []
     left = scored
     for start in range(0, rounds * body, body):
         for name, ids in documents.items():
-            piece = np.concatenate([head, ids[start : start + body]])[: left + 1]
-            if len(piece) > max(1, len(prefix)):
-                windows.append(Window(name, piece))
-                left -= len(piece) - 1
+            piece = np.concatenate([head, ids[start : start + read + body]])[: context + left + 1]
+            if len(piece) > context + 1 and len(piece) > len(prefix):
+                windows.append(Window(name, piece, context))
+                left -= windows[-1].scored
             if left == 0:
                 return windows
     return windows
@@ -256,21 +277,34 @@ def _assign(lengths: Mapping[str, int], needs: Mapping[str, int], seed: int) -> 
     return parts
 
 
-def _check_shortfall(splits: Splits, allowed: bool) -> None:
+def _check_shortfall(splits: Splits, allowed: bool, context: int) -> None:
     empty = [name for name, split in splits.items() if not split.windows]
+    longer = f" longer than the {context} tokens of text.prefix" if context else ""
     if empty:
-        raise InputError(f"text: too few documents, none is left for {', '.join(empty)}.")
+        raise InputError(f"text: too few documents{longer}, none is left for {', '.join(empty)}.")
     short = [f"{name} asks for {s.asked} and has {s.used}" for name, s in splits.items() if s.used < s.asked]
     if short and not allowed:
         raise InputError(
-            f"text: too few tokens: {', '.join(short)}; ask for fewer, give more text, or set "
-            "text.allow_shortfall."
+            f"text: too few tokens{longer and ' in documents' + longer}: {', '.join(short)}; ask for fewer, "
+            "give more text, or set text.allow_shortfall."
         )
 
 
 def _digest(windows: Sequence[Window]) -> str:
     digest = hashlib.sha256()
     for window in windows:
-        digest.update(f"{window.document}\0{len(window.tokens)}\0".encode())
+        digest.update(f"{window.document}\0{len(window.tokens)}\0".encode() + _mark(window))
         digest.update(window.tokens.astype("<i8").tobytes())
     return digest.hexdigest()
+
+
+def digest_windows(windows: Sequence[Window]) -> str:
+    """SHA-256 of documents and tokens, and of how many of them are scored."""
+    text = hashlib.sha256()
+    for window in windows:
+        text.update(window.document.encode() + b"\0" + window.tokens.tobytes() + _mark(window))
+    return text.hexdigest()
+
+
+def _mark(window: Window) -> bytes:
+    return f"\0{window.prefix}\0".encode() if window.prefix else b""

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tightfit.proxies.coupling import Coupling
 from tightfit.search.sides import Side, keeps_all
 from tightfit.spaces import InfeasibleError, Plan, Space
 from tightfit.workers.measurement import Measurement
@@ -36,7 +37,7 @@ class Task:
 
     Attributes:
         space: the decisions.
-        limit: most weight bytes of a plan.
+        limit: most bytes of a plan.
         losses: additive loss tables by name, the most trusted one first. They differ in what was
             known when they were made: after fitting, after calibration, before any measurement.
         seed: every draw of an agent comes from a generator made from (seed, purpose, index).
@@ -44,6 +45,7 @@ class Task:
         sensitivity: one backward pass at a plan; None where there is no model to run it on.
         sides: further bounds that every plan must keep, such as seconds per token. Some plan within the
             limit keeps them all.
+        couplings: what decisions of one block lose together beyond what the most trusted table says of each.
     """
 
     space: Space
@@ -53,6 +55,7 @@ class Task:
     mode: Mode = "budget"
     sensitivity: Sensitivity | None = None
     sides: tuple[Side, ...] = ()
+    couplings: tuple[Coupling, ...] = ()
 
     @cached_property
     def costs(self) -> list[NDArray[np.int64]]:
@@ -71,7 +74,7 @@ class Task:
 
     @cached_property
     def floor(self) -> int:
-        """Fewest weight bytes of a plan that keeps every side, as far as the solver can tell."""
+        """Fewest bytes of a plan that keeps every side, as far as the solver can tell."""
         from tightfit.search.solvers import solve  # brings SciPy, which listing uniform plans does without
 
         if not self.sides:
@@ -101,15 +104,15 @@ class Task:
             InfeasibleError: the plan is larger than the limit or keeps some side not; no agent may
                 propose such a one.
         """
-        weight_bytes = self.space.bytes_of(levels)
-        if weight_bytes > self.limit:
-            raise InfeasibleError(f"{label}: {weight_bytes} B exceed the budget of {self.limit} B.")
+        size = self.space.bytes_of(levels)
+        if size > self.limit:
+            raise InfeasibleError(f"{label}: {size} B exceed the budget of {self.limit} B.")
         for side in self.sides:
             if not side.keeps(levels):
                 reached = side.text(side.total(levels))
                 raise InfeasibleError(f"{label}: {reached}, but {side.name} asks for {side.asked()}.")
         own = tuple(int(level) for level in levels)
-        return Proposal(self.space.plan(own), own, weight_bytes, label, kind, dict(note or {}))
+        return Proposal(self.space.plan(own), own, size, label, kind, dict(note or {}))
 
 
 @dataclass(frozen=True)
@@ -117,13 +120,14 @@ class Proposal:
     """A plan within the budget, and where it comes from.
 
     Attributes:
+        bytes: of its weights, and of its KV caches where the space decides about them.
         kind: ``uniform`` and ``mix`` are baselines: what one gets without searching.
         note: plain JSON data that the agent finds again in its history.
     """
 
     plan: Plan
     levels: Levels
-    weight_bytes: int
+    bytes: int
     label: str
     kind: Kind = "searched"
     note: Mapping[str, Any] = field(default_factory=dict)

@@ -212,7 +212,7 @@ def noisy_ranks(measured: list[Trial]) -> list[int]:
 
 def _layers(measured: list[Trial]) -> list[int]:
     """Per trial, how many fronts of smaller and better plans lie before its own."""
-    points = [(t.proposal.weight_bytes, t.loss or 0.0) for t in measured]
+    points = [(t.proposal.bytes, t.loss or 0.0) for t in measured]
     order = sorted(range(len(points)), key=lambda i: points[i])
     layers = [0] * len(points)
     lows: list[float] = []

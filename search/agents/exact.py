@@ -19,10 +19,18 @@ class Exact:
         """Return distinct plans; tables that agree give one."""
         proposals: dict[str, Proposal] = {}
         for name, losses in task.losses.items():
-            best = solve(task.costs, losses, task.free_bytes, sides=task.sides)
+            joint = task.couplings if losses is task.trusted else ()
+            best = solve(task.costs, losses, task.free_bytes, sides=task.sides, couplings=joint)
             proposal = task.proposal(best.levels, f"exact ({name})")
             proposals.setdefault(proposal.plan.digest, proposal)
-        runners = solve_k_best(task.costs, task.trusted, task.free_bytes, count, sides=task.sides)
+        runners = solve_k_best(
+            task.costs,
+            task.trusted,
+            task.free_bytes,
+            count,
+            sides=task.sides,
+            couplings=task.couplings,
+        )
         for rank, solution in enumerate(runners, 1):
             proposal = task.proposal(solution.levels, f"exact (no. {rank})")
             proposals.setdefault(proposal.plan.digest, proposal)

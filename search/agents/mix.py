@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tightfit.search.agents.base import History, Proposal, Task
+from tightfit.search.agents.base import History, Levels, Proposal, Task
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
-from tightfit.search.agents.uniform import formats
-from tightfit.spaces import GgmlOption, Option, Space
+from tightfit.search.agents.uniform import cache_formats, formats, label
+from tightfit.spaces import GgmlOption, KvOption, Option, Space
 
 
 def _from_the_front(space: Space) -> list[int]:
-    return list(range(len(space.decisions)))
+    return list(range(len(space.matrix_decisions)))
 
 
 def _from_the_back(space: Space) -> list[int]:
@@ -26,19 +26,19 @@ def _from_the_back(space: Space) -> list[int]:
 
 
 def _both_ends(space: Space) -> list[int]:
-    count = len(space.decisions)
+    count = len(space.matrix_decisions)
     return sorted(range(count), key=lambda i: (min(i, count - 1 - i), i))
 
 
 def _spread(space: Space) -> list[int]:
     """Every prefix of this order is spread evenly over depth (steps of the golden ratio)."""
     golden = (math.sqrt(5) - 1) / 2
-    return sorted(range(len(space.decisions)), key=lambda i: (i * golden) % 1)
+    return sorted(_from_the_front(space), key=lambda i: (i * golden) % 1)
 
 
 def _value_and_down(space: Space) -> list[int]:
     """Value and down projections first, the rest in depth order: the rule of llama.cpp's mixes."""
-    names = [decision.name for decision in space.decisions]
+    names = [decision.name for decision in space.matrix_decisions]
     return sorted(range(len(names)), key=lambda i: (not names[i].endswith(("v_proj", "down_proj")), i))
 
 
@@ -65,23 +65,24 @@ class Mix:
             if known is not None and task.keeps(known):
                 proposal = task.proposal(known, f"llama.cpp {name}", "mix")
                 proposals.setdefault(proposal.plan.digest, proposal)
-        for low, high in _pairs(task):
-            for name, order in ORDERS.items():
-                levels = _fill(task, low, high, order(task.space))
-                whole = (task.space.uniform_levels(low), task.space.uniform_levels(high))
-                if levels not in whole and task.keeps(levels):
-                    label = f"mix {_short(low)}+{high.name}, {name}"
-                    proposal = task.proposal(levels, label, "mix")
-                    proposals.setdefault(proposal.plan.digest, proposal)
-        return sorted(proposals.values(), key=lambda p: -p.weight_bytes)[:count]
+        for cache in cache_formats(task.space):
+            for low, high in _pairs(task, cache):
+                whole = [task.space.uniform_levels(option, cache) for option in (low, high)]
+                for name, order in ORDERS.items():
+                    levels = _fill(task, whole[0], whole[1], order(task.space))
+                    if levels not in whole and task.keeps(levels):
+                        words = f"mix {_short(low)}+{label(high, cache)}, {name}"
+                        proposal = task.proposal(levels, words, "mix")
+                        proposals.setdefault(proposal.plan.digest, proposal)
+        return sorted(proposals.values(), key=lambda p: -p.bytes)[:count]
 
 
 def _short(option: Option) -> str:
     return option.name if isinstance(option, GgmlOption) else str(option.bits)
 
 
-def _pairs(task: Task) -> list[tuple[Option, Option]]:
-    """Per family of formats, the widest width that fits everywhere and the next one.
+def _pairs(task: Task, cache: KvOption | None) -> list[tuple[Option, Option]]:
+    """Per family of formats, the widest width that fits everywhere beside such caches and the next one.
 
     Plain floats have no groups and no zero points, so they are the widest members of every family.
     """
@@ -93,16 +94,18 @@ def _pairs(task: Task) -> list[tuple[Option, Option]]:
     floats = [option for option in offered if not option.quantized]
     pairs = []
     for family in [[*family, *floats] for family in families.values()] or [floats]:
-        fitting = [o for o in family if task.space.bytes_of(task.space.uniform_levels(o)) <= task.limit]
+        fitting = [
+            o for o in family if task.space.bytes_of(task.space.uniform_levels(o, cache)) <= task.limit
+        ]
         wider = [o for o in family if o not in fitting]
         if fitting and wider:
             pairs.append((fitting[-1], wider[0]))
     return pairs
 
 
-def _fill(task: Task, low: Option, high: Option, order: Sequence[int]) -> tuple[int, ...]:
+def _fill(task: Task, low: Levels, high: Levels, order: Sequence[int]) -> Levels:
     """Start at the low width and raise decisions in this order while they fit."""
-    levels, raised = list(task.space.uniform_levels(low)), task.space.uniform_levels(high)
+    levels, raised = list(low), high
     left = task.limit - task.space.bytes_of(levels)
     for index in order:
         costs = task.space.decisions[index].costs

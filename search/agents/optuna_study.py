@@ -132,7 +132,7 @@ class LiveStudy:
         if self._axes.smooth:
             # Losses span orders of magnitude, and what follows gradients needs an even scale.
             loss = math.log(max(loss, LEAST_LOSS))
-        return [trial.proposal.weight_bytes / MIB, loss] if self._task.mode == "front" else [loss]
+        return [trial.proposal.bytes / MIB, loss] if self._task.mode == "front" else [loss]
 
     def _add(self, levels: Levels, values: list[float] | None) -> None:
         from optuna.trial import TrialState, create_trial
@@ -167,9 +167,9 @@ def _by_dominance(history: History) -> list[str]:
     """Return digests of measured plans, those first that the fewest others beat in both loss and bytes."""
     beaten: dict[str, int] = {}
     for place, trial in enumerate(history.measured):
-        size = trial.proposal.weight_bytes
+        size = trial.proposal.bytes
         better = history.measured[:place]
-        beaten[trial.proposal.plan.digest] = sum(t.proposal.weight_bytes <= size for t in better)
+        beaten[trial.proposal.plan.digest] = sum(t.proposal.bytes <= size for t in better)
     return sorted(beaten, key=lambda digest: beaten[digest])
 
 

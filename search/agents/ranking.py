@@ -90,7 +90,7 @@ class _Front:
 
     @classmethod
     def of(cls, task: Task, history: History) -> _Front:
-        points = [(t.proposal.weight_bytes, t.loss) for t in history.measured if t.loss is not None]
+        points = [(t.proposal.bytes, t.loss) for t in history.measured if t.loss is not None]
         worst = max([loss for _, loss in points], default=1.0)
         largest = worst if worst > 0 else 1.0
         least = 1e-6 * largest

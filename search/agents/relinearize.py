@@ -97,7 +97,7 @@ def _along_front(
     the middle of the gap before the next larger plan.
     """
     front = _front(plans)
-    ends = [t.proposal.weight_bytes for t in front[1:]] + [task.limit]
+    ends = [t.proposal.bytes for t in front[1:]] + [task.limit]
     turn, anchors = history.rounds(NAME), min(_ANCHORS, len(front), count)
     found: dict[str, Proposal] = {}
     tried = 0
@@ -107,7 +107,7 @@ def _along_front(
         radii = _radii(_radius(task, history, origin), share)
         if not radii:
             continue
-        own = origin.proposal.weight_bytes
+        own = origin.proposal.bytes
         last = position == len(front) - 1
         limits = (own, ends[position] if last else (own + ends[position]) // 2)
         scores = sensitivity(origin.proposal.levels)
@@ -122,7 +122,7 @@ def _along_front(
 def _front(plans: Sequence[Trial]) -> list[Trial]:
     """Plans that no smaller one beats, ascending in bytes."""
     kept: list[Trial] = []
-    for trial in sorted(plans, key=lambda t: t.proposal.weight_bytes):  # of equal size the best comes first
+    for trial in sorted(plans, key=lambda t: t.proposal.bytes):  # of equal size the best comes first
         if not kept or _loss(trial) < _loss(kept[-1]):
             kept.append(trial)
     return kept

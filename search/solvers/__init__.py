@@ -10,7 +10,11 @@ additive losses of any sign. Decisions may have a single option (pins), options 
 - :func:`least_violating`: what comes nearest to bounds that no plan keeps.
 
 :func:`solve` and :func:`solve_k_best` also take *sides*: more bounds that add up over decisions, such as
-the seconds of a token (:class:`Side`).
+the seconds of a token (:class:`Side`). All but :func:`greedy` take *couplings*: what decisions of one block
+lose together beyond the sum of their losses; :mod:`_coupled <tightfit.search.solvers._coupled>` merges them.
+
+Where the loss is a sum over pools that each have a link, :func:`solve_pools` and :func:`pool_front` solve
+for one limit and for all.
 
 Behind them: :mod:`_table <tightfit.search.solvers._table>` checks and pads the input,
 :mod:`_relaxation <tightfit.search.solvers._relaxation>` gives bounds and prices, and
@@ -22,12 +26,14 @@ from tightfit.search.solvers._exact import solve
 from tightfit.search.solvers._front import Front, solve_front
 from tightfit.search.solvers._greedy import greedy
 from tightfit.search.solvers._k_best import solve_k_best
+from tightfit.search.solvers._pools import PoolFront, pool_front, solve_pools
 from tightfit.search.solvers._relaxation import Curve, Relaxation
 from tightfit.search.solvers._sided import least_violating
 from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 
 __all__ = [
-    "Curve", "Front", "Relaxation", "Side", "Solution", "Table",
-    "greedy", "keeps_all", "least_violating", "solve", "solve_front", "solve_k_best",
+    "Curve", "Front", "PoolFront", "Relaxation", "Side", "Solution", "Table",
+    "greedy", "keeps_all", "least_violating", "pool_front", "solve", "solve_front", "solve_k_best",
+    "solve_pools",
 ]  # fmt: skip

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tightfit.proxies.coupling import Coupling
 from tightfit.search.sides import Side
 from tightfit.search.solvers._core import search_core
+from tightfit.search.solvers._coupled import Coupled
 from tightfit.search.solvers._greedy import fill
 from tightfit.search.solvers._milp import solve_milp
 from tightfit.search.solvers._relaxation import Relaxation
@@ -15,7 +17,12 @@ from tightfit.search.solvers._table import Ragged, Table
 
 
 def solve(
-    costs: Ragged, losses: Ragged, limit: int, tolerance: float = 1e-4, sides: Sequence[Side] = ()
+    costs: Ragged,
+    losses: Ragged,
+    limit: int,
+    tolerance: float = 1e-4,
+    sides: Sequence[Side] = (),
+    couplings: Sequence[Coupling] = (),
 ) -> Solution:
     """Find the plan of least loss within a limit, and within further bounds where there are any.
 
@@ -30,20 +37,22 @@ def solve(
         limit: most bytes of the plan.
         tolerance: relative gap that ends the search early.
         sides: further bounds on the plan (see :mod:`_sided <tightfit.search.solvers._sided>`).
+        couplings: decisions that interact (see :mod:`_coupled <tightfit.search.solvers._coupled>`).
 
     Raises:
-        InputError: see :meth:`Table.of`; or a side is about other decisions.
+        InputError: see :meth:`Table.of`; or a side or a coupling is about other decisions.
         InfeasibleError: the limit is below the floor, or no plan within it keeps every side.
     """
-    table = Table.of(costs, losses)
+    problem = Coupled.of(costs, losses, couplings, sides)
+    table = Table.of(problem.costs, problem.losses)
     limit = table.reachable(limit)
     if sides:
-        return solve_sided(table, limit, sides, tolerance)
+        return problem.solution(solve_sided(table, limit, problem.sides, tolerance))
     relaxation = Relaxation.of(table)
     best = fill(table, relaxation.levels(limit), limit)
     ceiling = table.loss(best)
     found = search_core(relaxation, limit, 1, ceiling, tolerance * float(scale_of(table, ceiling)))
     solution = Solution.of(table, found.plans[0] if found.plans else best, found.missed)
-    if solution.gap <= tolerance:
-        return solution
-    return solve_milp(table, limit, solution, tolerance)
+    if solution.gap > tolerance:
+        solution = solve_milp(table, limit, solution, tolerance)
+    return problem.solution(solution)

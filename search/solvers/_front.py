@@ -7,7 +7,7 @@ fits in buckets fits in bytes; the true bytes of every plan are counted afterwar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightfit.proxies.coupling import Coupling
+from tightfit.search.solvers._coupled import Coupled
 from tightfit.search.solvers._relaxation import Relaxation
 from tightfit.search.solvers._solution import Solution, relative_gap
 from tightfit.search.solvers._table import Floats, Ints, Ragged, Table
@@ -54,6 +56,7 @@ class Front:
     losses: Floats
     unit: int
     exact: bool
+    _problem: Coupled = field(repr=False)
     _relaxation: Relaxation = field(repr=False)
     _layers: tuple[_Layer, ...] = field(repr=False)
     _buckets: Ints = field(repr=False)
@@ -69,6 +72,13 @@ class Front:
         table = self._relaxation.table
         return np.asarray(relative_gap(table, self.losses, self.bounds), dtype=np.float64)
 
+    def lower(self, limits: Ints) -> Floats:
+        """Return lower bounds on the loss of any plan within limits not below the floor, same shape."""
+        if not self.exact:
+            return self._relaxation.curve(limits)
+        bounds: Floats = self.losses[np.searchsorted(self.costs, limits, side="right") - 1]
+        return bounds
+
     def at(self, limit: int) -> int:
         """Return the position of the best point within a limit.
 
@@ -82,10 +92,7 @@ class Front:
 
     def levels(self, position: int) -> tuple[int, ...]:
         """Return the plan of a point."""
-        levels = np.empty(len(self._layers), dtype=np.int64)
-        for layer, choice in _backtrack(self._layers, self._buckets[[position]]):
-            levels[layer.decision] = layer.options[choice[0]]
-        return tuple(int(level) for level in levels)
+        return self._problem.levels(self._merged_levels(position).tolist())
 
     def solution(self, limit: int) -> Solution:
         """Return the best point within a limit as a solution with the relaxation's bound there.
@@ -93,11 +100,21 @@ class Front:
         Raises:
             InfeasibleError: the limit is below the floor.
         """
-        levels = np.array(self.levels(self.at(limit)))
-        return Solution.of(self._relaxation.table, levels, float(self._relaxation.curve(limit)))
+        levels = self._merged_levels(self.at(limit))
+        bound = float(self._relaxation.curve(limit))
+        return self._problem.solution(Solution.of(self._relaxation.table, levels, bound))
+
+    def _merged_levels(self, position: int) -> Ints:
+        """Return the options of the decisions in the table, where coupled ones are one."""
+        levels = np.empty(len(self._layers), dtype=np.int64)
+        for layer, choice in _backtrack(self._layers, self._buckets[[position]]):
+            levels[layer.decision] = layer.options[choice[0]]
+        return levels
 
 
-def solve_front(costs: Ragged, losses: Ragged, buckets: int = 65536) -> Front:
+def solve_front(
+    costs: Ragged, losses: Ragged, buckets: int = 65536, couplings: Sequence[Coupling] = ()
+) -> Front:
     """Find plans for all limits.
 
     Where the costs' common unit is at least a bucket, the table is exact. Otherwise rounding costs up
@@ -108,11 +125,13 @@ def solve_front(costs: Ragged, losses: Ragged, buckets: int = 65536) -> Front:
         costs: per decision the bytes of its options.
         losses: per decision the losses of its options, of any sign.
         buckets: width of the table; time and memory (at most D × buckets bytes) grow with it.
+        couplings: decisions that interact (see :mod:`_coupled <tightfit.search.solvers._coupled>`).
 
     Raises:
-        InputError: see :meth:`Table.of`.
+        InputError: see :meth:`Table.of`; or a coupling is about other decisions.
     """
-    table = Table.of(costs, losses)
+    problem = Coupled.of(costs, losses, couplings)
+    table = Table.of(problem.costs, problem.losses)
     relaxation = Relaxation.of(table)
     added = table.costs - table.costs.min(axis=1, keepdims=True)
     common = max(int(np.gcd.reduce(added, axis=None)), 1)
@@ -125,7 +144,7 @@ def solve_front(costs: Ragged, losses: Ragged, buckets: int = 65536) -> Front:
         cost += added[layer.decision, layer.options][choice]
     kept = _non_dominated(cost, best[ends])
     ends = ends[kept]
-    return Front(cost[kept], best[ends], unit, unit == common, relaxation, layers, ends)
+    return Front(cost[kept], best[ends], unit, unit == common, problem, relaxation, layers, ends)
 
 
 def _fill_table(table: Table, buckets: Ints) -> tuple[tuple[_Layer, ...], Floats]:

@@ -16,13 +16,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from tightfit.proxies.coupling import Coupling
 from tightfit.search.sides import Side, keeps_all
 from tightfit.search.solvers._core import search_core
+from tightfit.search.solvers._coupled import Coupled
 from tightfit.search.solvers._program import Program
 from tightfit.search.solvers._relaxation import Relaxation
 from tightfit.search.solvers._solution import Solution, scale_of
-from tightfit.search.solvers._table import Floats, Ints, Ragged, Table
-from tightfit.spaces import InfeasibleError, InputError
+from tightfit.search.solvers._table import Floats, Ints, Ragged, Table, check_sides
+from tightfit.spaces import InfeasibleError
 
 _RANKED = (32, 64, 256)  # plans that are ranked, more where fewer leave a gap
 _MANY = 2048  # that are ranked where too few keep the sides
@@ -48,7 +50,7 @@ def solve_sided(table: Table, limit: int, sides: Sequence[Side], tolerance: floa
 
 def k_best_sided(table: Table, limit: int, sides: Sequence[Side], k: int, tolerance: float) -> list[Solution]:
     """Find the best plans that keep all sides; see :func:`solve_sided`. Fewer where fewer were found."""
-    _check(table, sides)
+    check_sides(table, sides)
     program = Program(table, limit, sides)
     prices = program.prices()
     if prices is None:
@@ -71,7 +73,9 @@ def k_best_sided(table: Table, limit: int, sides: Sequence[Side], k: int, tolera
     return [Solution.of(table, plan, missed) for plan in plans[:k]]
 
 
-def least_violating(costs: Ragged, losses: Ragged, limit: int, sides: Sequence[Side]) -> Solution:
+def least_violating(
+    costs: Ragged, losses: Ragged, limit: int, sides: Sequence[Side], couplings: Sequence[Coupling] = ()
+) -> Solution:
     """Find the plan within the byte limit whose largest relative excess over a side is least.
 
     Of plans that come as near, the one of least loss. Where the sides can be kept, it keeps them with
@@ -82,24 +86,20 @@ def least_violating(costs: Ragged, losses: Ragged, limit: int, sides: Sequence[S
         losses: per decision the losses of its options.
         limit: most bytes of the plan.
         sides: at least one.
+        couplings: decisions that interact (see :mod:`_coupled <tightfit.search.solvers._coupled>`).
 
     Raises:
-        InputError: see :meth:`Table.of`; or a side is about other decisions.
+        InputError: see :meth:`Table.of`; or a side or a coupling is about other decisions.
         InfeasibleError: the limit is below the floor.
     """
-    table = Table.of(costs, losses)
+    problem = Coupled.of(costs, losses, couplings, sides)
+    table, sides = Table.of(problem.costs, problem.losses), problem.sides
     limit = table.reachable(limit)
-    _check(table, sides)
+    check_sides(table, sides)
     nearest = _closest(table, limit, sides)
     worst = max(side.excess(nearest.tolist()) for side in sides)
     reached = [replace(side, limit=side.limit + worst * abs(side.limit)) for side in sides]
-    return solve_sided(table, limit, reached, 1e-4)
-
-
-def _check(table: Table, sides: Sequence[Side]) -> None:
-    for side in sides:
-        if [len(row) for row in side.values] != table.counts.tolist():
-            raise InputError(f"{side.name}: its values are about other decisions or options than the losses.")
+    return problem.solution(solve_sided(table, limit, reached, 1e-4))
 
 
 def _ranked(

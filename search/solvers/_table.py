@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tightfit.search.sides import Side
 from tightfit.spaces import InfeasibleError, InputError
 
 Ints = NDArray[np.int64]
@@ -100,6 +101,17 @@ class Table:
             )
         unit = int(np.gcd.reduce(self.costs - self.costs.min(axis=1, keepdims=True), axis=None))
         return self.floor + (int(limit) - self.floor) // max(unit, 1) * max(unit, 1)
+
+
+def check_sides(table: Table, sides: Sequence[Side]) -> None:
+    """Check that sides are about the decisions of a table.
+
+    Raises:
+        InputError: one is not.
+    """
+    for side in sides:
+        if [len(row) for row in side.values] != table.counts.tolist():
+            raise InputError(f"{side.name}: its values are about other decisions or options than the losses.")
 
 
 def _check_decision(index: int, cost: NDArray[Any], loss: NDArray[Any]) -> None:

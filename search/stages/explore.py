@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.agents import Agent, History, Proposal, Task, get_agent
+from tightfit.search.loss_models import LossModel
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.trials import read_history, record
 from tightfit.spaces import InfeasibleError
@@ -34,7 +34,7 @@ class Candidate:
     measured: Measurement
 
 
-def explore(bench: Bench, task: Task, model: LinkAdditive) -> list[Candidate]:
+def explore(bench: Bench, task: Task, model: LossModel) -> list[Candidate]:
     """Return every proposal that could be measured, the best first. Uniform plans always take part.
 
     Raises:
@@ -78,7 +78,7 @@ def _next(turns: Sequence[str], history: History, idle: int) -> str:
     return turns[(turns.index(last) + 1 + idle) % len(turns)]
 
 
-def _propose_once(bench: Bench, task: Task, model: LinkAdditive, agents: dict[str, Agent]) -> None:
+def _propose_once(bench: Bench, task: Task, model: LossModel, agents: dict[str, Agent]) -> None:
     """Store the proposals of every agent that learns nothing, unless an earlier process did.
 
     Baselines are many where a space has many families of formats. All of them are considered; the
@@ -102,7 +102,7 @@ def _measured(bench: Bench, known: History, what: str) -> History:
         return read_history(bench.archive, known, tick)
 
 
-def _note(bench: Bench, model: LinkAdditive, history: History) -> History:
+def _note(bench: Bench, model: LossModel, history: History) -> History:
     """Write into the store what people see of the history: baselines, predictions, the best so far."""
     proposals = {trial.proposal.plan.digest: trial.proposal for trial in reversed(history.trials)}
     baselines = {row["digest"]: row for row in bench.store.get("baselines", [])}
@@ -120,7 +120,7 @@ def _note(bench: Bench, model: LinkAdditive, history: History) -> History:
     return history
 
 
-def _predict(model: LinkAdditive, proposals: Sequence[Proposal]) -> np.ndarray:
+def _predict(model: LossModel, proposals: Sequence[Proposal]) -> np.ndarray:
     if not proposals:
         return np.zeros(0)
     return model.predict(np.array([proposal.levels for proposal in proposals]))

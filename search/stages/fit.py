@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.proxies.additive import LinkAdditive, synergy
+from tightfit.proxies.additive import synergy
 from tightfit.proxies.certificate import FEWEST, band_certificate, paired_ses, unexplained_variance
 from tightfit.proxies.fitting import Fit, fit_link_additive
+from tightfit.proxies.pool_fitting import PoolFit, choose_model
 from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
+from tightfit.proxies.score_fitting import Group
 from tightfit.search.archive import SENSING, successes
+from tightfit.search.loss_models import LossModel
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed, kind, rows_of
 from tightfit.workers.measurement import Failure, Measurement
@@ -67,7 +70,7 @@ class Measured:
 class Fitted:
     """The fitted loss model, and the plans that it has seen."""
 
-    fit: Fit
+    fit: Fit | PoolFit
     levels: Levels
 
 
@@ -79,9 +82,10 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
     seen = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
     decisions = bench.space.decisions
     groups = [
-        [(kind(bench.space, decision), option.bits) for option in decision.options] for decision in decisions
+        [(kind(bench.space, decision), float(option.bits)) for option in decision.options]
+        for decision in decisions
     ]
-    fitted = fit_link_additive(sensed.calibrated, groups, seen.levels, seen.losses, seen.ses, settings.seed)
+    fitted = _fit(bench, sensed, groups, seen)
     bench.store.add_scores("loss_model", rows_of(decisions, list(fitted.model.weights)))
     bench.store.add_fit(
         "link",
@@ -93,6 +97,29 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
         },
     )
     return Fitted(fitted, seen.levels)
+
+
+def _fit(bench: Bench, sensed: Sensed, groups: Sequence[Sequence[Group]], seen: Measured) -> Fit | PoolFit:
+    """Fit one link for all decisions, with what blocks lose jointly, or one for matrices and one for caches.
+
+    Joint choices cross the two pools, so pools go without them; what predicts unseen plans better is kept.
+    """
+    matrices = len(bench.space.matrix_decisions)
+    everything = range(len(bench.space.decisions))
+    pools = [("weights", tuple(everything[:matrices])), ("kv", tuple(everything[matrices:]))]
+    given = sensed.calibrated, groups, seen.levels, seen.losses, seen.ses, bench.settings.seed
+    apart = choose_model(*given, [pool for pool in pools if pool[1]]).fit
+    if not sensed.couplings:
+        return apart
+    coupled = fit_link_additive(*given, sensed.couplings)
+    return min((coupled, apart), key=lambda fit: _unseen_error(fit, seen))
+
+
+def _unseen_error(fit: Fit | PoolFit, seen: Measured) -> float:
+    """Mean squared relative error on plans that were left out of the fit; 0 where none were."""
+    if not len(fit.held_out):
+        return 0.0
+    return float(np.mean(((fit.held_out - seen.losses) / np.maximum(seen.losses, 1e-9)) ** 2))
 
 
 def _synergy(sensed: Sensed, measured: Measured) -> float | None:
@@ -197,7 +224,7 @@ def _measure(bench: Bench, levels: Levels, source: str, what: str, tokens: int) 
     return Measured(levels[kept], successes(outcomes))
 
 
-def _points(model: LinkAdditive, measured: Measured) -> list[dict[str, object]]:
+def _points(model: LossModel, measured: Measured) -> list[dict[str, object]]:
     predicted = model.predict(measured.levels)
     return [
         {"digest": m.plan, "predicted": float(p), "measured": m.kl, "se": m.kl_se}

@@ -11,7 +11,12 @@ from tightfit.workers.tensor_files import read_tensors, write_tensors
 
 
 def kept_scores(
-    bench: Bench, kind: str, what: Mapping[str, str], make: Callable[[], Sequence[Tensor]], cost: int
+    bench: Bench,
+    kind: str,
+    what: Mapping[str, str],
+    make: Callable[[], Sequence[Tensor]],
+    cost: int,
+    count: int,
 ) -> list[Tensor]:
     """Return scores, making them only if they were not made before.
 
@@ -21,6 +26,7 @@ def kept_scores(
         what: all that they depend on beside space, seed and what every measurement depends on.
         make: computes one tensor per decision.
         cost: tokens that are charged where they are made.
+        count: number of decisions that are scored.
     """
     inputs = {**what, "space": bench.space.digest(), "seed": str(bench.settings.seed)}
     path = bench.store.path.parent / kind / f"{bench.evaluator.key(inputs)}.safetensors"
@@ -29,4 +35,4 @@ def kept_scores(
         scores = {str(d): row for d, row in enumerate(make())}
         write_tensors(path, scores)
         bench.archive.tokens += cost
-    return [scores[str(d)] for d in range(len(bench.space.decisions))]
+    return [scores[str(d)] for d in range(count)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import transformers
 from tightfit.compress import QUANTIZER_VERSION, Replica, input_energy
 from tightfit.exporters.gguf import check
 from tightfit.search.archive import Archive
+from tightfit.search.contexts import prefix_of
 from tightfit.search.cost import runs_files
 from tightfit.search.identity import identify
 from tightfit.search.machine import physical_cores
@@ -24,10 +25,14 @@ from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.llamacpp.library import load_library
 from tightfit.workers.models import LoadedModel, load_model
 from tightfit.workers.option_cache import OptionCache
+from tightfit.workers.probes import planted, shorter
 from tightfit.workers.recipe import Recipe, digest_importance, write_importance
-from tightfit.workers.text import Splits, Text, load_text, split_documents
+from tightfit.workers.text import Splits, Text, Window, load_text, split_documents
 
 SPLITS = ("calibration", "selection", "validation", "holdout")
+
+HALF, COPY = "holdout after half the context", "copying"
+"""Further texts where KV caches are decided about, see :mod:`tightfit.workers.probes`."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def prepare(
         loaded = load_model(settings.model, device=device)
         if settings.target == "llama.cpp":
             _check_tool(settings, loaded)
-        splits = split_text(settings, loaded, text)
+        splits = split_text(settings, loaded, text, prefix_of(settings, space))
     replica = Replica(loaded.model, loaded.geometry)
     before = {key: store.get(key, {}) for key in ("timing", "work")}
     calibration = [
@@ -121,7 +126,10 @@ def prepare(
     key = f"{loaded.digest[:16]}-{identity['importance'][:16]}-v{QUANTIZER_VERSION}"
     options = folder / "options" / key
     cache = OptionCache(options, settings.limits.option_cache)
-    windows = {name: splits[name].windows for name in SPLITS}
+    windows: dict[str, Sequence[Window]] = {name: splits[name].windows for name in SPLITS}
+    if space.has_kv:
+        windows[HALF] = shorter(windows["holdout"])
+        windows[COPY] = planted(windows["holdout"], space.geometry.vocab, settings.seed)
     kept = options.with_suffix(".safetensors")
     write_importance(kept, importance)
     recipe = Recipe(
@@ -170,12 +178,12 @@ def facts_of(
     }
 
 
-def split_text(settings: Settings, loaded: LoadedModel, text: Text) -> Splits:
-    """Split a text into the parts that the settings ask for."""
+def split_text(settings: Settings, loaded: LoadedModel, text: Text, prefix: int) -> Splits:
+    """Split a text into the parts that the settings ask for, its windows after so many tokens of context."""
     asked = settings.text
     needs = {name: getattr(asked, name) for name in SPLITS}
     return split_documents(
-        text, loaded.tokenizer, needs, asked.sequence, settings.seed, asked.allow_shortfall
+        text, loaded.tokenizer, needs, asked.sequence, settings.seed, asked.allow_shortfall, prefix
     )
 
 

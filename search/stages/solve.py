@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tightfit.proxies.additive import LinkAdditive
 from tightfit.search.agents import Task
-from tightfit.search.solvers import Side, solve, solve_front
+from tightfit.search.loss_models import LossModel, additive_table, front_of, solve_model
+from tightfit.search.solvers import Side
 from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.sense import Sensed
 from tightfit.search.stages.sensitivity import sensitivity_at
@@ -15,43 +15,50 @@ from tightfit.search.stages.sensitivity import sensitivity_at
 _POINTS = 200
 
 
-def make_task(bench: Bench, sensed: Sensed, model: LinkAdditive, sides: tuple[Side, ...] = ()) -> Task:
+def make_task(bench: Bench, sensed: Sensed, model: LossModel, sides: tuple[Side, ...] = ()) -> Task:
     """Return what agents work on: the fitted loss table first, then what it was made from.
 
-    ``sides`` are bounds on speed.
+    Where matrices and caches have links of their own, the table is the fitted model's near its optimum.
+
+    ``sides`` are bounds beside the bytes of a plan.
     """
-    tables = {"fitted": list(model.weights), "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
-    settings = bench.settings
-    mode, sensitivity = settings.search.mode, sensitivity_at(bench)
-    return Task(bench.space, bench.limit, tables, settings.seed, mode, sensitivity, sides)
+    settings, space = bench.settings, bench.space
+    costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
+    best = solve_model(costs, model, min(bench.limit, space.ceiling) - space.fixed_bytes)
+    fitted, couplings = additive_table(model, best.levels)
+    tables = {"fitted": fitted, "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
+    mode, sensitivity = settings.search.mode, sensitivity_at(bench, fitted)
+    return Task(space, bench.limit, tables, settings.seed, mode, sensitivity, sides, couplings)
 
 
-def solve_task(bench: Bench, task: Task, model: LinkAdditive) -> None:
+def solve_task(bench: Bench, task: Task, model: LossModel) -> None:
     """Write the front and the solution of the budget into the store."""
-    losses = task.losses["fitted"]
     with bench.progress.stage("solve", "solving for every budget"):
-        front = solve_front(task.costs, losses)
-        best = solve(task.costs, losses, task.free_bytes, sides=task.sides)
+        front = front_of(task.costs, model)
+        best = solve_model(task.costs, model, task.free_bytes, task.sides, front)
     kept = np.unique(np.linspace(0, len(front.costs) - 1, _POINTS).round().astype(int))
     rows = []
     for index in kept:
         levels = front.levels(int(index))
-        weight_bytes = bench.space.bytes_of(levels)
-        bench.store.add_plan(bench.space.plan(levels), weight_bytes, "front")
+        plan, size = bench.space.plan(levels), bench.space.bytes_of(levels)
+        cache = bench.space.cache_bytes(plan)
+        bench.store.add_plan(plan, size, "front", cache)
         rows.append(
             {
-                "bytes": weight_bytes,
-                "effective_bits": bench.space.effective_bits(weight_bytes),
+                "bytes": size,
+                "cache_bytes": cache,
+                "effective_bits": bench.space.effective_bits(size - cache),
                 "loss": float(model.predict(np.array([levels]))[0]),
-                "digest": bench.space.plan(levels).digest,
+                "digest": plan.digest,
             }
         )
     bench.store.put("front", rows)
-    bench.store.add_plan(bench.space.plan(best.levels), bench.space.bytes_of(best.levels), "exact")
+    plan = bench.space.plan(best.levels)
+    bench.store.add_plan(plan, bench.space.bytes_of(best.levels), "exact", bench.space.cache_bytes(plan))
     bench.store.put(
         "solution",
         {
-            "digest": bench.space.plan(best.levels).digest,
+            "digest": plan.digest,
             "loss_predicted": float(model.predict(np.array([best.levels]))[0]),
             "additive_loss": best.loss,
             "bound": best.bound,

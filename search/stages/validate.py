@@ -10,10 +10,11 @@ from tightfit.search.archive import successes
 from tightfit.search.hardware import speed_text
 from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
-from tightfit.search.stages.prepare import Bench
+from tightfit.search.stages.prepare import COPY, HALF, Bench
 from tightfit.search.stages.speed import excesses, misses, run_finalists
 from tightfit.search.words import Judged, Outcome, verdict
-from tightfit.spaces import InfeasibleError, format_size
+from tightfit.spaces import InfeasibleError, Plan, format_size
+from tightfit.workers.caches import count_cache
 from tightfit.workers.llamacpp.speed import NoSpeed, Speed
 from tightfit.workers.measurement import Measurement
 
@@ -49,6 +50,8 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
         while racing and racing[0].plan.digest not in final:
             final |= _measure(bench, [racing[0], *baselines], "holdout", "reading the holdout text")
             racing = racing if racing[0].plan.digest in final else racing[1:]
+        if racing and bench.space.has_kv:
+            _probe(bench, [racing[0], *baselines])
     if not racing:
         raise InfeasibleError(
             "no finalist has a loss that can be measured on validation and holdout text: allow more bits or "
@@ -60,6 +63,15 @@ def validate(bench: Bench, candidates: Sequence[Candidate]) -> None:
         key=lambda p: (excess.get(p.plan.digest, 0.0), final[p.plan.digest].kl, p is not chosen),
     )
     bench.store.put("result", _result(bench, chosen, best, final, speeds, excess))
+
+
+def _probe(bench: Bench, proposals: Sequence[Proposal]) -> None:
+    """Measure what caches forget, and what less context changes, of the chosen plan and its baselines."""
+    found: dict[str, dict[str, Measurement]] = {}
+    for split, what in ((HALF, "less context"), (COPY, "copying")):
+        if bench.archive.windows(split):
+            found[split] = _measure(bench, proposals, split, what)
+    bench.store.put("probes", {split: list(measured) for split, measured in found.items()})
 
 
 def _measure(bench: Bench, proposals: Sequence[Proposal], split: str, what: str) -> dict[str, Measurement]:
@@ -85,14 +97,15 @@ def _result(
     merits = [(excess.get(p.plan.digest, 0.0), final[p.plan.digest].kl) for p in (best, chosen)]
     beaten = merits[0] < merits[1]
     offered, other = (best, chosen) if beaten else (chosen, best)
-    recounted = bench.evaluator.stored_bytes(bench.space.site_options(offered.plan))
+    recounted = _recount(bench, offered.plan)
     too_slow = misses(bench, speeds.get(offered.plan.digest))
     outcome = Outcome(
         offered=_judged(offered, final),
         rival=_judged(other, final) if chosen.kind == "searched" else None,
         predicted=bench.store.get("predicted")[offered.plan.digest],
-        weight_bytes=offered.weight_bytes,
+        size=offered.bytes,
         recounted=recounted,
+        cache=bench.space.cache_bytes(offered.plan),
         limit=bench.limit,
         speed=speed_text(bench.settings, speeds.get(offered.plan.digest)),
         too_slow=too_slow,
@@ -108,6 +121,15 @@ def _result(
         "verdict": verdict(outcome),
         "next": _next(bench),
     }
+
+
+def _recount(bench: Bench, plan: Plan) -> int:
+    """Count the bytes of a plan from its packed tensors, and from a cache that holds a whole context."""
+    space = bench.space
+    size = bench.evaluator.stored_bytes(space.site_options(plan))
+    if space.load is None:
+        return size
+    return size + count_cache(space.geometry, space.kv_options(plan), space.load)
 
 
 def _judged(proposal: Proposal, final: dict[str, Measurement]) -> Judged:

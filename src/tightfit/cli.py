@@ -227,20 +227,20 @@ def front_command(run: Path, whole: bool, as_csv: bool, as_json: bool) -> None:
 
 @main.command("plan")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--budget", required=True, metavar="SIZE", help="Weight bytes, such as 80MiB.")
+@click.option("--budget", required=True, metavar="SIZE", help="Bytes, such as 80MiB.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the plan as JSON to this file.")
 @_JSON
 @_reports_errors
 def plan_command(run: Path, budget: str, out: Path | None, as_json: bool) -> None:
     """Solve RUN again for another budget, from its stored scores: nothing is measured."""
     from tightfit.exporters import get_exporter
-    from tightfit.search.resolve import resolve
+    from tightfit.search.resolve import resolve, size_budget
     from tightfit.search.shipping import stored_shipment
-    from tightfit.spaces import Budget, parse_size
+    from tightfit.spaces import parse_size
 
-    bound = Budget(weights=parse_size(budget))
+    size = parse_size(budget)
     with _open(run) as store:
-        resolved = resolve(store, bound)
+        resolved = resolve(store, size_budget(store, size))
         if out is not None:
             get_exporter("json").export(stored_shipment(store, resolved.plan), out)
     click.echo(json.dumps(resolved.to_dict(), indent=2) if as_json else resolved.render())

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from tightfit.proxies import Amplifying, Identity, LinkAdditive, synergy
+from tightfit.proxies import Amplifying, Coupling, Identity, LinkAdditive, synergy
 
 MODEL = LinkAdditive((np.array([0.3, 0.1]), np.array([0.2, -0.05, 0.0])), Amplifying(2.0))
 LEVELS = np.array([[0, 0], [1, 1], [1, 2]])
@@ -55,3 +55,17 @@ def test_synergy_of_nothing_is_not_a_number():
 
 def test_identity_predicts_the_sum_itself():
     assert LinkAdditive(MODEL.weights, Identity()).predict(LEVELS) == pytest.approx([0.5, 0.05, 0.1])
+
+
+def test_couplings_add_to_the_score_before_the_link():
+    coupling = Coupling((1, 0), np.array([[0.4, 0.0], [0.0, -0.1], [0.0, 0.0]]))
+    coupled = LinkAdditive(MODEL.weights, MODEL.link, (coupling,))
+    assert coupled.additive_score(LEVELS) == pytest.approx([0.9, -0.05, 0.1])
+    assert coupled.predict(LEVELS) == pytest.approx(np.expm1(2 * np.array([0.9, -0.05, 0.1])) / 2)
+    back = LinkAdditive.from_dict(json.loads(json.dumps(coupled.to_dict())))
+    assert (back.predict(LEVELS) == coupled.predict(LEVELS)).all()
+
+
+def test_models_stored_without_couplings_have_none():
+    assert set(MODEL.to_dict()) == {"weights", "link"}
+    assert LinkAdditive.from_dict(MODEL.to_dict()).couplings == ()

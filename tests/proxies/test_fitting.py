@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from tightfit.proxies import Amplifying, Coverage, Fit, Identity, LinkAdditive, fit_link_additive
+from tightfit.proxies import Amplifying, Coupling, Coverage, Fit, Identity, LinkAdditive, fit_link_additive
 from tightfit.proxies.fitting import FEWEST_PLANS
+from tightfit.spaces import InputError
 
 
 def fit(world, plans: int = 30, seed: int = 0) -> Fit:
@@ -173,3 +174,40 @@ def test_plans_without_any_loss_are_no_trouble():
     scores, groups = [np.array([0.0, 0.0])], [[("mlp", 8), ("mlp", 16)]]
     f = fit_link_additive(scores, groups, np.zeros((8, 1), int), np.zeros(8), np.zeros(8), 0)
     assert f.model.predict(np.array([[0], [1]])) == pytest.approx([0.0, 0.0])
+
+
+def test_couplings_are_taken_as_they_are(make_world):
+    world = make_world(Amplifying(1.2), 3)
+    excess = np.zeros((4, 4))
+    excess[:2, :2] = 0.15
+    couplings = tuple(Coupling((4 * block, 4 * block + 3), excess) for block in range(3))
+    truth = LinkAdditive(world.truth.weights, world.truth.link, couplings)
+    levels = world.draw(60, 3)
+    losses = truth.predict(levels)
+    f = fit_link_additive(world.scores, world.groups, levels, losses, 0.01 * losses, 0, couplings)
+    assert f.model.couplings == couplings
+    plain = fit_link_additive(world.scores, world.groups, levels, losses, 0.01 * losses, 0)
+    fresh = world.draw(200, 4)
+    rms = [np.mean((m.predict(fresh) / truth.predict(fresh) - 1) ** 2) ** 0.5 for m in (f.model, plain.model)]
+    assert rms[0] < 0.6 * rms[1]
+    held = [np.mean((row.held_out / losses - 1) ** 2) ** 0.5 for row in (f, plain)]
+    assert held[0] < 0.7 * held[1]
+
+
+def test_a_coupling_without_excess_changes_nothing(make_world):
+    world = make_world(Identity(), 2)
+    levels = world.draw(20, 2)
+    coupling = Coupling((0, 1), np.zeros((4, 4)))
+    plans = (levels, *world.measure(levels, 2))
+    coupled = fit_link_additive(world.scores, world.groups, *plans, 0, [coupling])
+    plain = fit_link_additive(world.scores, world.groups, *plans, 0)
+    assert {**coupled.to_dict(), "model": None} == {**plain.to_dict(), "model": None}
+    assert all((a == b).all() for a, b in zip(coupled.model.weights, plain.model.weights, strict=True))
+
+
+def test_a_coupling_of_another_space_is_refused(make_world):
+    world = make_world(Identity(), 2)
+    levels = world.draw(8, 2)
+    plans = (levels, *world.measure(levels, 2))
+    with pytest.raises(InputError, match="these decisions have"):
+        fit_link_additive(world.scores, world.groups, *plans, 0, [Coupling((0, 1), np.zeros((4, 3)))])

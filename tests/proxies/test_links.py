@@ -34,6 +34,14 @@ class TestContract:
         s = np.linspace(-1.0, 5.0, 601)
         assert (np.diff(link(s)) > 0).all()
 
+    @pytest.mark.parametrize("slope", [1e-6, 0.3, 1.0, 2.7])
+    def test_offset_puts_a_line_just_below_it(self, link, slope):
+        for low, high in [(-0.4, 5.0), (0.2, 0.9), (1.0, 1.0), (0.0, 300.0)]:
+            s = np.linspace(low, high, 20001)
+            room = link(s) - slope * s - link.offset(slope, low, high)
+            assert room.min() >= -1e-12 * max(1.0, np.abs(link(s)).max())
+            assert room.min() <= 1e-4 * slope * (high - low) + 1e-12
+
     def test_inverse_undoes_it(self, link):
         s = np.linspace(-0.5, 4.0, 101)
         assert link.inverse(link(s)) == pytest.approx(s, abs=1e-9)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -9,7 +10,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tightfit.spaces import Budget, InfeasibleError, InputError, Load, Space, kv_bytes
+from tightfit.spaces import (
+    Budget,
+    Geometry,
+    InfeasibleError,
+    InputError,
+    KvOption,
+    KvRules,
+    Load,
+    Space,
+    WeightRules,
+    build_space,
+    get_target,
+    kv_bytes,
+)
 
 fixtures_are_pure = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -116,8 +130,137 @@ def test_a_cache_larger_than_the_whole_budget_is_named(space: Callable[..., Spac
         ({"effective_bits": math.inf}, r"budget\.effective_bits must be .*, but is inf"),
         ({"total": 10**6, "context": 0}, r"budget\.context must be greater than 0, but is 0"),
         ({"weights": 10**6, "batch": 0}, r"budget\.batch must be greater than 0, but is 0"),
+        ({"kv": 10**6}, r"budget\.kv: also give budget\.context"),
+        ({"kv": 0, "context": 5}, r"budget\.kv must be greater than 0, but is 0"),
+        ({"kv": 1, "context": 5, "shared_prefix": 6}, r"shared_prefix \(6\) must be .* budget\.context \(5\)"),
+        ({"kv": 1, "context": 5, "shared_prefix": -1}, r"shared_prefix \(-1\) must be from 0"),
+        ({"weights": 1, "shared_prefix": 6}, r"budget\.shared_prefix: also give budget\.context"),
     ],
 )
 def test_a_budget_that_bounds_nothing_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Budget(**fields)
+
+
+# With KV caches in the space
+
+
+@pytest.fixture
+def cached(llama: Callable[..., Geometry]) -> Callable[..., Space]:
+    """Space of the small model with its caches, uncompressed 256 bytes per token and layer."""
+
+    def build(load: Load, target: str = "any", **rules: Any) -> Space:
+        geometry = llama(head_dim=32)
+        weights = WeightRules(bits=(4, 8)) if target == "any" else WeightRules(types=("Q4_0", "Q8_0"))
+        return build_space(geometry, weights, get_target(target), KvRules(**rules), load)
+
+    return build
+
+
+def test_with_caches_in_the_space_a_total_is_one_bound_on_both(cached: Callable[..., Space]) -> None:
+    built = cached(Load(500, 2))
+    assert Budget(total=10**6, context=500, batch=2).check(built) == 10**6
+    assert Budget(total=built.floor, context=500, batch=2).check(built) == built.floor
+    with pytest.raises(InfeasibleError, match=r"budget\.total allows .* of weights and KV cache .*floor"):
+        Budget(total=built.floor - 1, context=500, batch=2).check(built)
+
+
+def test_bounds_on_a_part_leave_the_other_part_alone(cached: Callable[..., Space]) -> None:
+    built = cached(Load(500))
+    budget = Budget(weights=150_000, kv=100_000, effective_bits=5.0, context=500)
+    assert budget.check(built) == budget.limit(built) == built.ceiling
+    parts = {part.name: (part.limit, part.kv) for part in budget.parts(built)}
+    governed = 5 * built.weights // 8
+    assert parts == {
+        "budget.weights": (150_000 - built.fixed_bytes, False),
+        "budget.effective_bits": (governed, False),
+        "budget.kv": (100_000, True),
+    }
+    assert Budget(total=10**6, context=500).parts(built) == ()
+
+
+def test_without_caches_in_the_space_there_are_no_parts(space: Callable[..., Space]) -> None:
+    assert Budget(weights=10**6, kv=10**6, context=64).parts(space()) == ()
+
+
+@pytest.mark.parametrize("key", ["weights", "kv", "effective_bits"])
+def test_a_part_below_its_least_is_refused(cached: Callable[..., Space], key: str) -> None:
+    built = cached(Load(500))
+    least = {
+        "weights": built.fixed_bytes + sum(d.costs[0] for d in built.matrix_decisions),
+        "kv": sum(d.costs[0] for d in built.kv_decisions),
+        "effective_bits": 4.25,
+    }[key]
+    Budget(**{key: least + (0.5 if key == "effective_bits" else 0)}, context=500).check(built)
+    what = "KV caches" if key == "kv" else "the matrices"
+    with pytest.raises(InfeasibleError, match=rf"budget\.{key} allows .* least that {what} of this space"):
+        Budget(**{key: least - 1}, context=500).check(built)
+
+
+def fitting(error: InfeasibleError) -> int:
+    """The context that a refusal names."""
+    (found,) = re.findall(r"fits up to a context of (\d+) tokens\.$", str(error))
+    return int(found)
+
+
+def test_an_uncompressed_cache_over_its_bound_is_refused_with_the_context_that_fits(
+    space: Callable[..., Space],
+) -> None:
+    # 3 layers × 2 heads × 16 channels × keys and values × 2 bytes
+    budget = Budget(kv=384 * 2 * 100 + 383, context=512, batch=2)
+    with pytest.raises(InfeasibleError, match=r"budget\.kv allows .* uncompressed KV cache takes") as refusal:
+        budget.check(space())
+    assert fitting(refusal.value) == 100
+    assert "With batch 2, the uncompressed" in str(refusal.value)
+    assert "give space.kv so that it may be compressed" in str(refusal.value)
+    shorter = Budget(kv=384 * 2 * 100 + 383, context=100, batch=2)
+    assert shorter.check(space()) == shorter.limit(space())
+
+
+def test_a_smallest_cache_over_its_bound_is_refused_with_the_context_that_fits(
+    cached: Callable[..., Space],
+) -> None:
+    built = cached(Load(500, 4, 100), bits=(2, 16))
+    allowed = sum(decision.costs[0] for decision in built.kv_decisions) // 2
+    budget = Budget(kv=allowed, context=500, batch=4, shared_prefix=100)
+    with pytest.raises(InfeasibleError) as refusal:
+        budget.check(built)
+    context, smallest = fitting(refusal.value), [KvOption(2, 2)] * 3
+    assert 1 < context < 500
+    assert kv_bytes(built.geometry, Load(context, 4, min(100, context)), smallest) <= allowed
+    assert kv_bytes(built.geometry, Load(context + 1, 4, 100), smallest) > allowed
+    Budget(kv=allowed, context=context, batch=4).check(cached(Load(context, 4, min(100, context))))
+
+
+def test_a_total_that_caches_exceed_is_refused_with_the_context_that_fits(
+    cached: Callable[..., Space], space: Callable[..., Space]
+) -> None:
+    built = space()
+    total = built.floor + 384 * 37
+    with pytest.raises(InfeasibleError) as refusal:
+        Budget(total=total, context=512).check(built)
+    assert fitting(refusal.value) == 37
+    both = cached(Load(500), bits=(16,))
+    weights = both.floor - 500 * 3 * 256
+    with pytest.raises(InfeasibleError) as refusal:
+        Budget(total=weights + 37 * 3 * 256, context=500).check(both)
+    assert fitting(refusal.value) == 37
+
+
+def test_where_no_context_fits_the_refusal_says_so(space: Callable[..., Space]) -> None:
+    with pytest.raises(InfeasibleError, match=r"uncompressed KV cache does not fit at any context\.$"):
+        Budget(total=1000, context=512).check(space())
+
+
+def test_caches_that_must_agree_are_counted_together(cached: Callable[..., Space]) -> None:
+    built = cached(Load(500), "llama.cpp", bits=(8, 16))
+    (decision,) = built.kv_decisions
+    assert decision.costs == (3 * 500 * 2 * 2 * 34, 3 * 500 * 256)
+    with pytest.raises(InfeasibleError) as refusal:
+        Budget(kv=3 * 77 * 2 * 2 * 34, context=500).check(built)
+    assert fitting(refusal.value) == 77
+
+
+def test_a_budget_has_the_load_of_its_context() -> None:
+    assert Budget(kv=1, context=500, batch=3, shared_prefix=20).load == Load(500, 3, 20)
+    assert Budget(weights=1).load is None

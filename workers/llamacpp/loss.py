@@ -64,7 +64,7 @@ def measure_file(
     with LlamaModel(path, max(len(window.tokens) for window in windows), threads) as model:
         for i, (window, expected) in enumerate(zip(windows, references, strict=True)):
             _check_vocabulary(path, model.n_vocab, expected.shape[1])
-            found = torch.from_numpy(model.log_probs(window.tokens))
+            found = torch.from_numpy(model.log_probs(window.tokens)[window.prefix :])
             reference = ReferenceWindow(window.document, torch.from_numpy(window.tokens), expected)
             loss, divergence = score_window(found, reference)
             known = documents.get(window.document)
@@ -79,7 +79,7 @@ def measure_file(
 
 def file_protocol(split: str, windows: Sequence[Window], identity: Mapping[str, str]) -> str:
     """Content key of a file's loss on these windows: equal key, equal losses."""
-    from tightfit.workers.evaluator import digest_windows
+    from tightfit.workers.text import digest_windows
 
     parts = {
         **identity,

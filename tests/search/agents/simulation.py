@@ -115,7 +115,7 @@ def best_loss(history: History, agent: str | None = None) -> float:
 
 def hypervolume(history: History, corner: tuple[float, float]) -> float:
     """Area that the measured plans dominate below a corner of (bytes, loss)."""
-    points = sorted((t.proposal.weight_bytes, t.loss) for t in history.measured if t.loss is not None)
+    points = sorted((t.proposal.bytes, t.loss) for t in history.measured if t.loss is not None)
     area, lowest = 0.0, corner[1]
     for size, loss in points:
         if size < corner[0] and loss < lowest:

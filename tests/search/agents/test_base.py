@@ -21,7 +21,7 @@ def test_the_limit_itself_can_be_proposed(task_of: Callable[..., Task]) -> None:
     space = task_of("fused", 0).space
     levels = [1] * len(space.decisions)
     proposal = task_of("fused", space.bytes_of(levels)).proposal(levels, "mine", "mix")
-    assert proposal.weight_bytes == space.bytes_of(levels)
+    assert proposal.bytes == space.bytes_of(levels)
     assert proposal.to_dict() == {"digest": proposal.plan.digest, "kind": "mix", "label": "mine"}
 
 

@@ -22,7 +22,7 @@ agents = pytest.mark.parametrize("name", AGENTS)
 @agents
 def test_every_proposal_keeps_the_budget_and_covers_every_decision(name: str, task: Task) -> None:
     for proposal in get_agent(name).propose(task, History(), 6):
-        assert proposal.weight_bytes == task.space.weight_bytes(proposal.plan) <= task.limit
+        assert proposal.bytes == task.space.weight_bytes(proposal.plan) <= task.limit
         assert proposal.levels == task.space.levels(proposal.plan)
         assert [decision for decision, _ in proposal.plan.choices] == [d.name for d in task.space.decisions]
         assert proposal.kind == KINDS.get(name, "searched")
@@ -95,7 +95,7 @@ def test_every_proposal_keeps_a_bound_that_is_not_monotone_in_bits(name: str, ti
     assert get_agent(name).propose(task, History(), 6) == proposals
     assert len({p.plan.digest for p in proposals}) == len(proposals) <= 6
     for proposal in proposals:
-        assert proposal.weight_bytes <= task.limit
+        assert proposal.bytes <= task.limit
         assert seconds_of(task, proposal.levels) <= task.sides[0].limit * (1 + 1e-8)
         assert proposal.kind == KINDS.get(name, "searched")
 
@@ -117,7 +117,7 @@ def test_whoever_learns_keeps_every_side_in_later_rounds(
     history = simulate(name, task, additive(replace(task, losses={"true": truth})), rounds=3, batch=6)
     assert history.rounds(name) >= 2
     for trial in history.trials:
-        assert trial.proposal.weight_bytes <= task.limit
+        assert trial.proposal.bytes <= task.limit
         assert seconds_of(task, trial.proposal.levels) <= task.sides[0].limit * (1 + 1e-8)
 
 

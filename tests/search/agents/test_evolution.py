@@ -150,7 +150,7 @@ def test_no_plan_is_proposed_twice_whether_it_failed_or_not(mode: str, task_of: 
     history = simulate("evolution", task, loss_of, 8, 8, failing(0.2), before)
     assert len(history.trials) == len(history.seen) == 67
     assert 4 <= len(history.failed) <= 24
-    assert all(t.proposal.weight_bytes <= task.limit for t in history.trials)
+    assert all(t.proposal.bytes <= task.limit for t in history.trials)
     assert [t.proposal.label.split(",")[0] for t in history.trials[3::8]] == [
         f"evolution (generation {generation}" for generation in range(8)
     ]
@@ -172,7 +172,7 @@ def test_a_small_space_is_searched_to_its_end(
 def test_children_use_the_budget(task_of: Callable[..., Task]) -> None:
     task = task_of("untied", 0.4)
     history = simulate("evolution", task, interacting(task, 0.5), 2, 12)
-    assert min(t.proposal.weight_bytes for t in history.trials) > 0.995 * task.limit
+    assert min(t.proposal.bytes for t in history.trials) > 0.995 * task.limit
 
 
 def test_the_loss_table_of_every_stage_is_tried_first(task_of: Callable[..., Task]) -> None:
@@ -196,7 +196,7 @@ def test_the_front_grows_at_every_size() -> None:
     most, before = hypervolume(History(tuple(everything)), corner), hypervolume(History(tuple(exact)), corner)
     assert areas[-1] > before
     assert most - areas[-1] < 0.5 * (most - before)
-    sizes = np.sort([t.proposal.weight_bytes for t in history.trials])
+    sizes = np.sort([t.proposal.bytes for t in history.trials])
     assert np.diff(sizes).max() < 0.1 * (task.limit - task.space.floor)
 
 

@@ -10,7 +10,7 @@ def test_no_single_change_that_fits_would_lower_the_loss(
     task: Task, loss_of: Callable[[Task, Any], float]
 ) -> None:
     (proposal,) = get_agent("greedy").propose(task, History(), 6)
-    left = task.limit - proposal.weight_bytes
+    left = task.limit - proposal.bytes
     table = next(iter(task.losses.values()))
     for losses, costs, level in zip(table, task.costs, proposal.levels, strict=True):
         fits = costs - costs[level] <= left

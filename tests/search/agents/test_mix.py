@@ -22,7 +22,7 @@ def test_a_mix_uses_two_widths_and_no_upgrade_in_its_order_fits_any_more(task: T
     for proposal in get_agent("mix").propose(task, History(), 60):
         low, high, order = read_label(proposal.label)
         assert order in ORDERS
-        left = task.limit - proposal.weight_bytes
+        left = task.limit - proposal.bytes
         widths = set()
         for decision, level in zip(task.space.decisions, proposal.levels, strict=True):
             option = decision.options[level]
@@ -47,11 +47,11 @@ def test_there_is_a_mix_for_every_order_between_two_uniform_plans(
     assert high == low + 1
     # Distinct orders may lead to one plan, but here every one of them fills the budget differently.
     assert {read_label(proposal.label)[2] for proposal in proposals} == set(ORDERS)
-    assert all(p.weight_bytes > 0.995 * task_of("untied", share).limit for p in proposals)
+    assert all(p.bytes > 0.995 * task_of("untied", share).limit for p in proposals)
 
 
 def test_mixes_that_use_most_of_the_budget_come_first(task: Task) -> None:
-    sizes = [proposal.weight_bytes for proposal in get_agent("mix").propose(task, History(), 60)]
+    sizes = [proposal.bytes for proposal in get_agent("mix").propose(task, History(), 60)]
     assert sizes == sorted(sizes, reverse=True)
 
 

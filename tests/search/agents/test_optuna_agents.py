@@ -176,7 +176,7 @@ def test_the_first_round_starts_from_the_optima_that_are_not_known(
 def test_for_a_front_the_optima_of_several_sizes_come_first(task_of: Callable[..., Task]) -> None:
     task = replace(task_of("fused", 0.8), mode="front")
     first = [p for p in get_agent("optuna:nsga2").propose(task, History(), 20) if "exact" in p.label]
-    sizes = [p.weight_bytes for p in first]
+    sizes = [p.bytes for p in first]
     assert max(sizes) > task.space.floor + 0.7 * (task.limit - task.space.floor)
     assert min(sizes) <= task.space.floor + 0.25 * (task.limit - task.space.floor)
     assert len(first) == 8

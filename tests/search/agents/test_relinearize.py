@@ -75,7 +75,7 @@ def test_nothing_is_left_to_gain_by_a_single_swap_where_it_ends(task_of: Callabl
     history = simulate(NAME, world.task, world.loss, rounds=60, batch=6)
     assert history.rounds(NAME) < 60
     best = history.measured[0].proposal
-    left = world.task.limit - best.weight_bytes
+    left = world.task.limit - best.bytes
     for row, costs, level in zip(world.sensitivity(best.levels), world.task.costs, best.levels, strict=True):
         fits = costs - costs[level] <= left
         assert row[fits].min() > -1e-3 * world.loss(best.levels)
@@ -105,7 +105,7 @@ def test_plans_are_new_within_the_limit_and_end_where_measuring_fails(
     digests = [trial.proposal.plan.digest for trial in history.trials]
     assert len(digests) > 8
     assert len(set(digests)) == len(digests)
-    assert all(trial.proposal.weight_bytes <= task.limit for trial in history.trials)
+    assert all(trial.proposal.bytes <= task.limit for trial in history.trials)
     assert get_agent(NAME).propose(task, history, 4) == [] or mode == "front"
     assert best_loss(history, NAME) < best_loss(history, "exact")
 

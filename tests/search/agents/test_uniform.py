@@ -34,9 +34,9 @@ def test_the_best_uniform_plan_is_the_largest_that_fits(task: Task) -> None:
     sizes = [task.space.bytes_of(task.space.uniform_levels(option)) for option in formats(task.space)]
     fitting = {size for size in sizes if size <= task.limit}
     proposals = get_agent("uniform").propose(task, History(), len(sizes))
-    assert proposals[0].weight_bytes == max(fitting, default=task.space.floor)
-    assert [p.weight_bytes for p in proposals] == sorted((p.weight_bytes for p in proposals), reverse=True)
-    assert {p.weight_bytes for p in proposals} == (fitting or {task.space.floor})
+    assert proposals[0].bytes == max(fitting, default=task.space.floor)
+    assert [p.bytes for p in proposals] == sorted((p.bytes for p in proposals), reverse=True)
+    assert {p.bytes for p in proposals} == (fitting or {task.space.floor})
 
 
 def test_where_no_format_fits_everywhere_the_smallest_options_do(task_of: Callable[..., Task]) -> None:
@@ -76,4 +76,4 @@ def test_a_budget_of_exactly_a_uniform_plan_gets_that_plan(task_of: Callable[...
         best, less = task_of("untied", size), task_of("untied", max(size - 1, space.floor))
         assert get_agent("uniform").propose(best, History(), 1)[0].label == f"uniform {option.name}"
         if size > space.floor:
-            assert get_agent("uniform").propose(less, History(), 1)[0].weight_bytes < size
+            assert get_agent("uniform").propose(less, History(), 1)[0].bytes < size
