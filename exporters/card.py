@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tightfit.exporters.base import Shipment, write_whole
+from tightfit.exporters.kv.layers import layer_caches, load_of, option_counts
 from tightfit.spaces import GgmlOption, format_size
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -61,6 +62,8 @@ def _head(shipment: Shipment) -> Iterator[str]:
         ("made for", _safe(space.target.name)),
         ("weights", f"{weight_bytes:,} B, {space.effective_bits(weight_bytes):.3f} effective bits"),
     ]
+    if space.has_kv:
+        rows.append(("KV cache", _caches(shipment)))
     if "limit" in facts:
         rows.append(("budget", f"{facts['limit']:,} B ({_safe(facts.get('budget', ''))})"))
     if slow := facts.get("too_slow"):
@@ -68,6 +71,15 @@ def _head(shipment: Shipment) -> Iterator[str]:
     yield from _table(("", ""), rows)
     yield ""
     yield _kind(shipment)
+
+
+def _caches(shipment: Shipment) -> str:
+    """Say in one line what the caches take, at which load, and how they are stored."""
+    load, caches = load_of(shipment.space), layer_caches(shipment)
+    size = sum(cache.bytes for cache in caches)
+    sequences = "1 sequence" if load.batch == 1 else f"{load.batch:,} sequences"
+    shared = f", {load.shared_prefix:,} tokens in common" if load.shared_prefix and load.batch > 1 else ""
+    return f"{size:,} B at {load.context:,} tokens × {sequences}{shared}; layers: {option_counts(caches)}"
 
 
 def _kind(shipment: Shipment) -> str:
@@ -179,6 +191,8 @@ def _again(shipment: Shipment) -> Iterator[str]:
         yield f"tightfit verify {file} {facts['verify']}"
     else:
         yield f"tightfit export RUN --to json --plan {shipment.plan.short} --out plan.json"
+    if shipment.space.has_kv:
+        yield f"tightfit export RUN --to transformers-kv --plan {shipment.plan.short} --out plan.kv"
     yield "```"
     yield ""
     if versions := facts.get("versions"):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.spaces import Decision, Plan
+from tightfit.spaces import Choice, Decision, KvOption, Plan
 
 MeasureLosses = Callable[[Sequence[Plan]], Sequence[tuple[float, float] | None]]
 """Measures partial plans: (loss in nats per token, its standard error) each, None where that failed."""
@@ -51,7 +51,7 @@ def choose_marginals(
         if len(decision.options) < 2:
             continue
         for o, option in enumerate(decision.options):
-            by_width.setdefault(option.bits, []).append((float(scores[d][o]), d, o))
+            by_width.setdefault(width_of(option), []).append((float(scores[d][o]), d, o))
     chosen: list[tuple[int, int]] = []
     remaining = count
     for left, (_, pairs) in enumerate(sorted(by_width.items(), key=lambda item: len(item[1]))):
@@ -61,6 +61,17 @@ def choose_marginals(
         ranks: list[int] = np.linspace(0, len(ranked) - 1, share).round().astype(int).tolist()
         chosen += [(ranked[rank][1], ranked[rank][2]) for rank in ranks]
     return sorted(chosen)
+
+
+def width_of(option: Choice) -> float:
+    """Return what options are grouped by: bits. Caches that differ otherwise have groups of their own.
+
+    Their numbers are a hair off the bits, so that they stay in order.
+    """
+    if not isinstance(option, KvOption):
+        return float(option.bits)
+    uneven = (option.k_bits - option.v_bits) / 16
+    return option.bits + 1e-3 * uneven + 2e-3 * (1 - option.keep) + 1e-4 * option.spread
 
 
 def measure_marginals(

@@ -155,17 +155,17 @@ def choose_model(
 ) -> Choice:
     """Fit one link for all decisions and a link per pool, and keep the simplest model that is good enough.
 
-    One link comes before pools. With a single pool, with too few plans to compare, or with a coupling that
-    crosses pools, one link it is: :func:`fit_link_additive`. Arguments and errors are those of
-    :func:`fit_pools`.
+    One link comes before pools. With a single pool or too few plans to compare, one link it is:
+    :func:`fit_link_additive`. A coupling that crosses pools counts under one link only. Arguments and
+    errors are otherwise those of :func:`fit_pools`.
     """
     check_pools(pools, len(scores))
-    few = len(losses) < FEWEST_PLANS
-    if few or len(pools) == 1 or any(_crosses(coupling, pools) for coupling in couplings):
+    if len(losses) < FEWEST_PLANS or len(pools) == 1:
         return Choice(fit_link_additive(scores, groups, levels, losses, ses, seed, couplings))
     data, names = assemble(scores, groups, levels, losses, ses, couplings)
     single = predict_unseen(data, seed)
-    fitting = _Pooled.of(scores, groups, levels, losses, ses, pools, couplings)
+    inside = [coupling for coupling in couplings if not _crosses(coupling, pools)]
+    fitting = _Pooled.of(scores, groups, levels, losses, ses, pools, inside)
     pooled = fitting.predict_unseen(seed)
     predictions = {**single, **{fitting.name(links): row for links, row in pooled.items()}}
     table = compare(predictions, data)

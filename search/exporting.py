@@ -24,7 +24,7 @@ class Exported:
 
     Attributes:
         exporter: its name.
-        files: the paths written, the main one first.
+        files: the paths written, the main one first; or the one folder.
         after: lines that say how to go on.
     """
 
@@ -35,7 +35,7 @@ class Exported:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        files = [{"path": str(file), "bytes": file.stat().st_size} for file in self.files]
+        files = [{"path": str(file), "bytes": _size(file)} for file in self.files]
         return {
             "exporter": self.exporter,
             "kind": EXPORTERS[self.exporter].kind,
@@ -66,7 +66,7 @@ def export_plan(
         name: of the exporter.
         out: where to; in the run's folder unless given.
         digest: start of the plan's digest; the run's own choice unless given.
-        force: replace files that exist.
+        force: replace files that exist, or the folder of an earlier export.
         files: exported files that a model card lists.
 
     Raises:
@@ -75,11 +75,10 @@ def export_plan(
     """
     exporter = get_exporter(name)
     plan = stored_plan(store, digest)
-    exporter.check_target(stored_space(store).target.name)
+    exporter.check_space(stored_space(store))
     path = out or store.path.parent / f"plan{exporter.suffix}"
-    check_place(path, force)
     for file in exporter.files(path):
-        check_place(file, force)
+        check_place(file, force, folder=exporter.folder)
     if files and exporter.kind != "document":
         raise InputError("--with names files for a model card: use it with --to card.")
     listed = [describe_file(file) for file in files]
@@ -87,22 +86,28 @@ def export_plan(
     if listed:
         shipment = replace(shipment, facts={**shipment.facts, "files": listed})
     written = exporter.export(shipment, path)
-    existing = tuple(file for file in exporter.files(written) if file.is_file())
+    existing = tuple(file for file in exporter.files(written) if file.exists())
     return Exported(name, plan.digest, existing, tuple(_after(store, exporter, shipment, written)))
 
 
-def check_place(file: Path, force: bool) -> None:
-    """Refuse a place where a file cannot or should not be written, before anything heavy is done.
+def check_place(file: Path, force: bool, *, folder: bool = False) -> None:
+    """Refuse a place where a file or folder cannot or should not be written, before anything heavy is done.
 
     Raises:
-        InputError: it is a folder, it exists, or its folder does not.
+        InputError: it is a folder where a file is to be, it exists, or the folder around it does not.
     """
-    if file.is_dir():
+    if file.is_dir() and not folder:
         raise InputError(f"{file} is a folder: name the file to write.")
     if not file.parent.is_dir():
         raise InputError(f"{file} cannot be written: there is no folder {file.parent}.")
     if file.exists() and not force:
         raise InputError(f"{file} exists already: name another file with --out, or replace it with --force.")
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file, or of all files of a folder."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 def describe_file(file: Path) -> dict[str, Any]:
@@ -125,7 +130,7 @@ def listing_table() -> str:
     table = render_table(["name", "kind", "writes", "for", "what"], rows, right=set())
     return (
         f"{table}\n"
-        "artefact: the very weights that were measured; recipe: a tool quantizes again; document: for people"
+        "artefact: what was measured, to the byte; recipe: a tool quantizes again; document: for people"
     )
 
 
@@ -138,7 +143,7 @@ def listing_json() -> str:
 
 def _after(store: Store, exporter: Exporter, shipment: Shipment, written: Path) -> list[str]:
     lines = exporter.advice(shipment, written)
-    if exporter.kind == "artefact":
+    if exporter.kind == "artefact" and not exporter.folder:
         run, file = shlex.quote(str(store.path.parent)), shlex.quote(str(written))
         card = shlex.quote(str(written.with_name("README.md")))
         plan = shipment.plan.short

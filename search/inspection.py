@@ -1,44 +1,35 @@
-"""Inspect: what a budget means for a model, from its ``config.json`` alone."""
+"""Inspect: what the settings of a run mean for a model, from its ``config.json`` alone."""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tightfit.exporters.gguf import check_shape
-from tightfit.search.agents.uniform import formats
 from tightfit.search.contexts import context_note, prefix_of
 from tightfit.search.cost import check_disk
-from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import bounds_of
 from tightfit.search.settings import Settings
-from tightfit.search.tables import feasible_range, render_table
 from tightfit.spaces import (
-    GROUPS,
-    Budget,
     Geometry,
     GgmlOption,
     InfeasibleError,
     InputError,
-    Load,
+    KvRules,
+    Part,
     Space,
     Target,
     WeightRules,
     build_space,
     fallbacks,
     format_size,
-    get_target,
-    kv_bytes,
     match_counts,
-    parse_size,
     read_geometry,
 )
 from tightfit.workers.sources import ALIASES, read_config, resolve_folder
-
-# Widths that an inspection lists, as far as the target stores them.
-_INSPECTED_BITS = (2, 3, 4, 5, 6, 8, 16)
 
 
 @dataclass(frozen=True)
@@ -46,7 +37,8 @@ class Inspection:
     """A space with its budget.
 
     Attributes:
-        limit: most weight bytes that the budget allows.
+        limit: most bytes of a plan that the budget allows: of its weights, and where it decides about KV
+            caches, of weights and caches together.
         budget_text: the budget as it was asked for.
         matches: how many sites each (key, pattern) of the settings matched.
         notes: what a user should know, a sentence each.
@@ -77,23 +69,24 @@ def inspect_settings(settings: Settings) -> Inspection:
     geometry = read_geometry(config)
     if settings.target == "llama.cpp":
         check_shape(config, geometry)
-    rules = settings.weight_rules()
+    rules, caches = settings.weight_rules(), settings.kv_rules()
     budget = settings.budget.to_budget()
-    space = build_space(geometry, rules, settings.target_rules(), settings.kv_rules(), budget.load)
+    space = build_space(geometry, rules, settings.target_rules(), caches, budget.load)
     if space.size == 1:
+        offers = "options" if space.has_kv else "bits, groups or zeros"
         raise InputError(
-            f"space.weights leaves one plan, {smallest_plan(space)}, so there is nothing to search: "
-            "offer more bits, groups or zeros, or pin less."
+            f"{'space' if space.has_kv else 'space.weights'} leaves one plan, {smallest_plan(space)}, so "
+            f"there is nothing to search: offer more {offers}, or pin less."
         )
-    limit, asked = budget.check(space), _budget_text(settings)
-    short = missing_bytes(space, limit)
+    limit, parts, asked = budget.check(space), budget.parts(space), _budget_text(settings)
+    short = missing_bytes(space, limit, parts)
     if short:
         raise InfeasibleError(
             f"the budget ({asked}) leaves a single plan, {smallest_plan(space)}, so there is nothing to "
-            f"search: raise it by {short} B of weights to have a choice."
+            f"search: raise it by {short} B of {_counted(space)} to have a choice."
         )
-    check_disk(settings, space, limit)
-    notes = notes_on(space, rules) + budget_notes(space, limit)
+    check_disk(settings, space, _weight_limit(space, limit))
+    notes = notes_on(space, rules) + pin_notes(space, caches) + budget_notes(space, limit, parts)
     if note := context_note(settings, space):
         notes += (note,)
     prefix = prefix_of(settings, space)
@@ -108,13 +101,42 @@ def _budget_text(settings: Settings) -> str:
     numbers = [("effective_bits", budget.effective_bits), ("context", budget.context)]
     parts += [f"{key} {number}" for key, number in numbers if number is not None]
     parts += [bound.asked for bound in bounds_of(settings)]
-    return ", ".join(parts + [f"batch {budget.batch}"] * (budget.batch > 1))
+    parts += [f"batch {budget.batch}"] * (budget.batch > 1)
+    return ", ".join(parts + [f"shared_prefix {budget.shared_prefix}"] * (budget.shared_prefix > 0))
 
 
-def missing_bytes(space: Space, limit: int) -> int:
-    """Bytes that a limit lacks to leave more than one plan; 0 where it leaves a choice, or never could."""
-    steps = [decision.costs[1] - decision.costs[0] for decision in space.decisions if len(decision.costs) > 1]
-    return max(0, space.floor + min(steps) - limit) if steps else 0
+def _counted(space: Space) -> str:
+    """Say what the bytes of a plan are bytes of."""
+    return "weights and KV cache" if space.has_kv else "weights"
+
+
+def _weight_limit(space: Space, limit: int) -> int:
+    """Most bytes of weights that a limit leaves; they are what files hold."""
+    caches = [decision.costs for decision in space.kv_decisions]
+    return min(limit - sum(c[0] for c in caches), space.ceiling - sum(c[-1] for c in caches))
+
+
+def missing_bytes(space: Space, limit: int, parts: Sequence[Part] = ()) -> int:
+    """Bytes that a budget lacks to leave more than one plan; 0 where it leaves a choice, or never could.
+
+    Args:
+        space: the decisions.
+        limit: most bytes of a plan.
+        parts: bounds on its weights alone and on its KV caches alone.
+    """
+    missing = []
+    for decision in space.decisions:
+        if len(decision.costs) == 1:
+            continue
+        step = decision.costs[1] - decision.costs[0]
+        over = [space.floor + step - limit]
+        over += [_floor_of(space, part) + step - part.limit for part in parts if part.kv == decision.is_kv]
+        missing.append(max(0, *over))
+    return min(missing, default=0)
+
+
+def _floor_of(space: Space, part: Part) -> int:
+    return sum(decision.costs[0] for decision in space.decisions if decision.is_kv == part.kv)
 
 
 def smallest_plan(space: Space) -> str:
@@ -132,14 +154,24 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names) if len(names) <= 3 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
-def budget_notes(space: Space, limit: int) -> tuple[str, ...]:
+def budget_notes(space: Space, limit: int, parts: Sequence[Part] = ()) -> tuple[str, ...]:
     """Say what is particular about a budget: that it leaves one plan, or that everything fits."""
     if limit >= space.ceiling:
         return ("the budget fits at the largest option everywhere, so it forces no choice.",)
-    short = missing_bytes(space, limit)
+    short = missing_bytes(space, limit, parts)
     if short:
         return (f"the budget leaves a single plan, {smallest_plan(space)}; {short} B more give a choice.",)
     return ()
+
+
+def pin_notes(space: Space, rules: KvRules | None) -> tuple[str, ...]:
+    """Say how many caches every pattern of ``space.kv.pin`` matches."""
+    sites = [site for decision in space.kv_decisions for site in decision.sites]
+    return tuple(
+        f"space.kv.pin {pattern!r} matches {sum(fnmatch.fnmatchcase(site, pattern) for site in sites)} of "
+        f"{len(sites)} caches."
+        for pattern in (rules.pin if rules else ())
+    )
 
 
 def notes_on(space: Space, rules: WeightRules) -> tuple[str, ...]:
@@ -195,115 +227,3 @@ def _undivided(geometry: Geometry, group: int) -> dict[int, tuple[int, str]]:
             count, site = result.get(linear.cols, (0, linear.site))
             result[linear.cols] = (count + 1, site)
     return result
-
-
-@dataclass(frozen=True)
-class ModelInspection:
-    """What a model takes in memory before anything is searched. Sizes in bytes.
-
-    Attributes:
-        uniform: (format name, effective bits, weight bytes) of every uniform plan.
-        context: tokens in the KV cache that ``kv`` counts, at ``batch`` sequences.
-        fits: whether the smallest plan keeps the budget; None without a budget.
-    """
-
-    model: str
-    space: Space
-    uniform: tuple[tuple[str, float, int], ...]
-    context: int
-    batch: int
-    kv: int
-    budget: int | None
-    notes: tuple[str, ...]
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether some plan keeps the budget."""
-        return None if self.budget is None else self.space.floor <= self.budget
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the inspection as plain data."""
-        geometry = self.space.geometry
-        return {
-            "model": self.model,
-            "family": geometry.family,
-            "layers": geometry.layers,
-            "parameters": geometry.parameters,
-            "base_dtype": geometry.dtype,
-            "uncompressed_bytes": geometry.parameters * geometry.dtype_bytes,
-            "decisions": len(self.space.decisions),
-            "floor_bytes": self.space.floor,
-            "ceiling_bytes": self.space.ceiling,
-            "uniform": [
-                {"option": name, "effective_bits": bits, "weight_bytes": size}
-                for name, bits, size in self.uniform
-            ],
-            "kv_cache": {"context": self.context, "batch": self.batch, "bytes": self.kv},
-            "budget_bytes": self.budget,
-            "fits": self.fits,
-            "notes": list(self.notes),
-        }
-
-    def render(self) -> str:
-        """Return the inspection as text."""
-        geometry = self.space.geometry
-        whole = geometry.parameters * geometry.dtype_bytes
-        tied = ", head tied to the embedding" if geometry.tied else ""
-        lines = [
-            f"{self.model}: {geometry.family}, {geometry.layers} layers, "
-            f"{geometry.parameters:,} parameters{tied}",
-            f"uncompressed: {format_size(whole)} in {geometry.dtype}",
-            f"KV cache: {format_size(self.kv)} at {self.context:,} tokens × {self.batch} (16 bits)",
-            feasible_range(SpaceFacts.of(self.space), self.budget),
-            render_table(
-                ["uniform plan", "effective bits", "weights", "weights + KV"],
-                [[n, f"{bits:.3f}", format_size(b), format_size(b + self.kv)] for n, bits, b in self.uniform],
-                right={1, 2, 3},
-            ),
-            *self.notes,
-        ]
-        return "\n".join(lines)
-
-
-def inspect_model(
-    model: str, budget: str | None, context: int | None, batch: int, target: str, groups: str
-) -> ModelInspection:
-    """Inspect a model under the default widths.
-
-    Args:
-        model: alias, folder or hub id.
-        budget: a size such as ``76MiB``, or None.
-        context: tokens in the KV cache; the model's own longest context if None.
-        batch: sequences in the KV cache.
-        target: name of a target.
-        groups: group sizes, comma separated.
-
-    Raises:
-        InputError: any of these is not what it should be.
-        InfeasibleError: the budget is below the floor.
-    """
-    geometry = read_geometry(read_config(model))
-    rules = WeightRules(bits=_INSPECTED_BITS, groups=_read_groups(groups), zeros=("integer",))
-    space = build_space(geometry, rules, get_target(target))
-    notes, limit = notes_on(space, rules), None
-    if budget is not None:
-        limit = Budget(weights=parse_size(budget)).check(space)
-        notes += budget_notes(space, limit)
-    uniform = []
-    for option in formats(space):
-        size = space.bytes_of(space.uniform_levels(option))
-        uniform.append((option.name, space.effective_bits(size), size))
-    context = context or geometry.max_context
-    kv = kv_bytes(geometry, Load(context, batch))
-    return ModelInspection(model, space, tuple(uniform), context, batch, kv, limit, notes)
-
-
-def _read_groups(text: str) -> tuple[int, ...]:
-    allowed = ", ".join(map(str, GROUPS))
-    try:
-        groups = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        groups = ()
-    if not groups or any(group not in GROUPS for group in groups):
-        raise InputError(f"--groups {text!r}: give group sizes separated by commas (allowed: {allowed}).")
-    return groups

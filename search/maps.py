@@ -138,7 +138,7 @@ def _part(name: str, decisions: Sequence[Decision], choices: Mapping[str, str]) 
     if not choices:
         return part
     planned = sum(d.costs[d.index(choices[d.name])] for d in decisions)
-    return replace(part, planned=planned, bits=8 * planned / weights)
+    return replace(part, planned=planned, bits=8 * planned / weights if weights else None)
 
 
 def total_part(parts: Sequence[MemoryPart]) -> MemoryPart:

@@ -100,7 +100,7 @@ class Budget:
         """Return the bound on the bytes of a plan that all bounds together leave for this space.
 
         Where the space decides about KV caches, those count among a plan's bytes, and bounds on weights or
-        caches alone are :meth:`parts`. Without a bound on bytes it is the ceiling of the space.
+        caches alone are also :meth:`parts`. Without a bound on bytes it is the ceiling of the space.
         """
         return min(self._bounds(space))[0]
 
@@ -124,7 +124,13 @@ class Budget:
     def _bounds(self, space: Space) -> list[tuple[int, str]]:
         """Return each bound in bytes of a plan, with the words that explain it."""
         if space.has_kv:
-            return [(space.ceiling if self.total is None else self.total, "budget.total allows")]
+            parts, most = self.parts(space), space.fixed_bytes
+            for decisions in (space.matrix_decisions, space.kv_decisions):
+                largest = sum(decision.costs[-1] for decision in decisions)
+                limits = [part.limit for part in parts if part.kv == decisions[0].is_kv]
+                most += min([largest, *limits])
+            total = [] if self.total is None else [(self.total, "budget.total allows")]
+            return total + [(most, "the budget allows")] * (bool(parts) or not total)
         bounds = []
         if self.weights is not None:
             bounds.append((self.weights, "budget.weights allows"))

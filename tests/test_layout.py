@@ -24,6 +24,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "search": {"spaces", "compress", "proxies", "workers", "exporters"},
     "ui": {"spaces", "exporters", "search"},
 }
+SHIPPED = ROOT / "compress" / "kvcache"
 HEAVY = ("torch", "transformers", "ray", "gradio", "plotly")
 
 
@@ -73,6 +74,9 @@ def test_dependencies_point_one_way(folder: str) -> None:
     for path in sources(folder):
         for name in imported(path):
             root, _, rest = name.partition(".")
+            # This folder is shipped beside plans, where there is no package of ours around it.
+            if not root and SHIPPED in path.parents and not name.startswith(".."):
+                continue
             assert root, f"{path}: relative import {name}; write it as tightfit.…"
             if root == "tightfit":
                 assert rest.split(".")[0] in {*allowed, "__version__"}, f"{path} imports {name}"

@@ -193,9 +193,8 @@ class PlanLayer(BaseLayer):  # type: ignore[no-untyped-call]
         """
         self.settle()
         form, window = self.form, self.window
-        # Single tokens leave unseen, unless a lone old one at the head of the tail goes and shifts it.
-        alone = form.cutoff and not form.sinks
-        if window is None or not self._flushes or (form.step == 1 and not alone):
+        # Single tokens are out of the window's reach when they are dropped.
+        if window is None or not self._flushes or form.step == 1:
             return None
         limit = form.residual + form.step - self._tail
         return min(limit, window + self._sinks - self.held + 1) if self._coded else limit

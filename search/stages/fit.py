@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tightfit.proxies.additive import synergy
 from tightfit.proxies.certificate import FEWEST, band_certificate, paired_ses, unexplained_variance
-from tightfit.proxies.fitting import Fit, fit_link_additive
+from tightfit.proxies.fitting import Fit
+from tightfit.proxies.marginals import width_of
 from tightfit.proxies.pool_fitting import PoolFit, choose_model
 from tightfit.proxies.sampling import distribution_text, sample, sample_band, tilted
 from tightfit.proxies.score_fitting import Group
@@ -82,7 +83,7 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
     seen = _measure(bench, drawn, "fit", what, settings.sense.fit_tokens)
     decisions = bench.space.decisions
     groups = [
-        [(kind(bench.space, decision), float(option.bits)) for option in decision.options]
+        [(kind(bench.space, decision), width_of(option)) for option in decision.options]
         for decision in decisions
     ]
     fitted = _fit(bench, sensed, groups, seen)
@@ -100,26 +101,20 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
 
 
 def _fit(bench: Bench, sensed: Sensed, groups: Sequence[Sequence[Group]], seen: Measured) -> Fit | PoolFit:
-    """Fit one link for all decisions, with what blocks lose jointly, or one for matrices and one for caches.
-
-    Joint choices cross the two pools, so pools go without them; what predicts unseen plans better is kept.
-    """
+    """Fit one link for all decisions, with what blocks lose jointly, or one link for each kind of decision."""
     matrices = len(bench.space.matrix_decisions)
     everything = range(len(bench.space.decisions))
     pools = [("weights", tuple(everything[:matrices])), ("kv", tuple(everything[matrices:]))]
-    given = sensed.calibrated, groups, seen.levels, seen.losses, seen.ses, bench.settings.seed
-    apart = choose_model(*given, [pool for pool in pools if pool[1]]).fit
-    if not sensed.couplings:
-        return apart
-    coupled = fit_link_additive(*given, sensed.couplings)
-    return min((coupled, apart), key=lambda fit: _unseen_error(fit, seen))
-
-
-def _unseen_error(fit: Fit | PoolFit, seen: Measured) -> float:
-    """Mean squared relative error on plans that were left out of the fit; 0 where none were."""
-    if not len(fit.held_out):
-        return 0.0
-    return float(np.mean(((fit.held_out - seen.losses) / np.maximum(seen.losses, 1e-9)) ** 2))
+    return choose_model(
+        sensed.calibrated,
+        groups,
+        seen.levels,
+        seen.losses,
+        seen.ses,
+        bench.settings.seed,
+        [pool for pool in pools if pool[1]],
+        sensed.couplings,
+    ).fit
 
 
 def _synergy(sensed: Sensed, measured: Measured) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,10 +126,10 @@ def prepare(
     key = f"{loaded.digest[:16]}-{identity['importance'][:16]}-v{QUANTIZER_VERSION}"
     options = folder / "options" / key
     cache = OptionCache(options, settings.limits.option_cache)
-    windows: dict[str, Sequence[Window]] = {name: splits[name].windows for name in SPLITS}
+    windows: dict[str, tuple[Window, ...]] = {name: splits[name].windows for name in SPLITS}
     if space.has_kv:
-        windows[HALF] = shorter(windows["holdout"])
-        windows[COPY] = planted(windows["holdout"], space.geometry.vocab, settings.seed)
+        windows[HALF] = tuple(shorter(windows["holdout"]))
+        windows[COPY] = tuple(planted(windows["holdout"], space.geometry.vocab, settings.seed))
     kept = options.with_suffix(".safetensors")
     write_importance(kept, importance)
     recipe = Recipe(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tightfit.proxies.calibration import calibrate_prescreen, split_half_tau
 from tightfit.proxies.coupling import Coupling
 from tightfit.proxies.kv.prescreen import KV_PRESCREEN_VERSION, kv_cost_tokens, kv_prescreen
-from tightfit.proxies.marginals import Marginal, choose_marginals, measure_marginals
+from tightfit.proxies.marginals import Marginal, choose_marginals, measure_marginals, width_of
 from tightfit.proxies.prescreen import LABELS, PRESCREEN_VERSION, prescreen
 from tightfit.search.archive import SENSING
 from tightfit.search.records import Score
@@ -107,7 +107,7 @@ def _calibrate(
     found = measure_marginals(decisions, pairs, lambda plans: _measure(bench, plans))
     calibrated = calibrate_prescreen(
         scores,
-        [np.array([option.bits for option in decision.options]) for decision in decisions],
+        [np.array([width_of(option) for option in decision.options]) for decision in decisions],
         [kind(bench.space, decision) for decision in decisions],
         [(m.decision, m.option, m.loss, m.se) for m in found],
     )
@@ -178,7 +178,7 @@ def _split_half(decisions: Sequence[Decision], per_window: Sequence[NDArray[np.f
     for decision, rows in zip(decisions, per_window, strict=True):
         even, odd = rows[::2].mean(0), rows[1::2].mean(0)
         for position, option in enumerate(decision.options):
-            first, second = halves.setdefault(option.bits, ([], []))
+            first, second = halves.setdefault(width_of(option), ([], []))
             first.append(float(even[position]))
             second.append(float(odd[position]))
     taus = [split_half_tau(np.array(a), np.array(b)) for a, b in halves.values() if len(a) > 1]

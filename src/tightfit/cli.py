@@ -155,20 +155,43 @@ def stop_command(run: Path) -> None:
 @main.command("inspect")
 @click.argument("model")
 @click.option("--budget", metavar="SIZE", help="Weight bytes to check, such as 76MiB.")
-@click.option("--context", type=click.IntRange(min=1), help="Tokens in the KV cache.")
+@click.option("--total", metavar="SIZE", help="Bytes of weights and KV cache to check, such as 140MiB.")
+@click.option(
+    "--context", type=click.IntRange(min=1), help="Tokens in the KV cache; the model's own longest."
+)
 @click.option("--batch", type=click.IntRange(min=1), default=1, show_default=True, help="Sequences in it.")
+@click.option(
+    "--shared-prefix",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="First tokens that all sequences have in common.",
+)
 @click.option("--target", default="any", show_default=True, help="Tool that the plan is for.")
 @click.option("--groups", default="64", show_default=True, help="Group sizes, comma separated.")
 @_JSON
 @_reports_errors
 def inspect_command(
-    model: str, budget: str | None, context: int | None, batch: int, target: str, groups: str, as_json: bool
+    model: str,
+    budget: str | None,
+    total: str | None,
+    context: int | None,
+    batch: int,
+    shared_prefix: int,
+    target: str,
+    groups: str,
+    as_json: bool,
 ) -> None:
-    """Show what MODEL (alias, folder or hub id) takes in memory, from its config.json alone."""
-    from tightfit.search.inspection import inspect_model
+    """Show what MODEL (alias, folder or hub id) takes in memory, from its config.json alone.
 
-    inspected = inspect_model(model, budget, context, batch, target, groups)
+    With --total also whether weights and KV cache fit, and up to which context (exit code 3 if they do not).
+    """
+    from tightfit.search.inspect_model import inspect_model
+
+    inspected = inspect_model(model, budget, context, batch, target, groups, total, shared_prefix)
     click.echo(json.dumps(inspected.to_dict(), indent=2) if as_json else inspected.render())
+    if inspected.fits is False:
+        sys.exit(3)
 
 
 @main.command("report")

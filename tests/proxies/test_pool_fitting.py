@@ -114,15 +114,30 @@ def test_too_few_plans_give_one_link():
         fit_pools(world.scores, world.groups, *measured, POOLS, 0)
 
 
-def test_a_coupling_across_pools_leaves_one_link():
-    world = make((Amplifying(1.5), Coverage(0.8)))
-    measured = world.measured(12, 4)
-    across = Coupling((0, 20), np.zeros((OPTIONS, OPTIONS)))
-    choice = choose_model(world.scores, world.groups, *measured, 0, POOLS, [across])
+def test_a_coupling_across_pools_counts_under_one_link_only():
+    bent = make((Amplifying(1.5), Coverage(0.8)))
+    plans = bent.measured(40, 1)
+    across = Coupling((0, 20), np.full((OPTIONS, OPTIONS), 0.01))
+    choice = choose_model(bent.scores, bent.groups, *plans, 0, POOLS, [across])
+    assert isinstance(choice.model, PooledModel)
+    assert choice.model.couplings == ()
+    alone = fit_link_additive(bent.scores, bent.groups, *plans, 0, [across])
+    assert [row.error for row in choice.table[:4]] == [row.error for row in alone.table]
+    with pytest.raises(InputError, match="within one pool"):
+        fit_pools(bent.scores, bent.groups, *plans, POOLS, 0, [across])
+
+
+def test_a_strong_coupling_across_pools_keeps_one_link():
+    world = make((Identity(), Identity()))
+    excess = np.zeros((OPTIONS, OPTIONS))
+    excess[0, 0] = 0.5
+    across = Coupling((0, 20), excess)
+    levels, losses, ses = world.measured(30, 2)
+    losses = losses + across.values(levels)
+    choice = choose_model(world.scores, world.groups, levels, losses, ses, 0, POOLS, [across])
     assert isinstance(choice.model, LinkAdditive)
     assert choice.model.couplings == (across,)
-    with pytest.raises(InputError, match="within one pool"):
-        fit_pools(world.scores, world.groups, *measured, POOLS, 0, [across])
+    assert max(row.excess for row in choice.table[:1]) <= 1 < min(row.excess for row in choice.table[4:])
 
 
 def test_couplings_within_pools_are_taken_as_they_are():

@@ -15,27 +15,24 @@ import pytest
 
 from tightfit.search.inspection import (
     Inspection,
-    ModelInspection,
     budget_notes,
-    inspect_model,
     inspect_settings,
     missing_bytes,
     smallest_plan,
 )
-from tightfit.search.settings import Settings
+from tightfit.search.settings import Settings, load_settings
 from tightfit.spaces import (
     InfeasibleError,
     InputError,
+    KvRules,
     Load,
     Space,
     WeightRules,
     build_space,
     get_target,
-    kv_bytes,
     read_geometry,
 )
 
-LLAMA_70B = Path(__file__).parents[1] / "data" / "llama_70b"
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
     "dtype": "bfloat16",
@@ -220,76 +217,6 @@ def test_what_the_target_does_not_store_is_noted(model: Callable[..., str]) -> N
         "target vllm does not store 5 and 6 bits: not offered.",
         "target vllm does not store float zeros: not offered.",
     )
-    assert (
-        "target vllm does not store 5 and 6 bits"
-        in inspect_model(model(), None, 64, 1, "vllm", "64").render()
-    )
-    assert inspect_model(model(), None, 64, 1, "any", "64").notes == ()
-
-
-def test_a_model_is_inspected_at_every_uniform_format(model: Callable[..., str]) -> None:
-    found = inspect_model(model(), None, None, 1, "any", "32,64")
-    space = found.space
-    assert [name for name, _, _ in found.uniform][:2] == ["2b-g64-int", "2b-g32-int"]
-    assert len(found.uniform) == 6 * 2 + 1
-    assert found.uniform[0][2] == space.floor
-    assert found.uniform[-1] == ("16b", 16.0, 2 * space.geometry.parameters)
-    assert (found.context, found.kv) == (512, kv_bytes(space.geometry, Load(512)))
-    assert (found.budget, found.fits, found.notes) == (None, None, ())
-
-
-def test_what_people_and_scripts_see_is_the_same(model: Callable[..., str]) -> None:
-    found = inspect_model(model(), "100KiB", 64, 2, "vllm", "64")
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["parameters"] == found.space.geometry.parameters
-    size = kv_bytes(found.space.geometry, Load(64, 2))
-    assert data["kv_cache"] == {"context": 64, "batch": 2, "bytes": size}
-    assert data["budget_bytes"] == 100 * 1024
-    assert data["fits"] is True
-    text = found.render()
-    for row in data["uniform"]:
-        assert re.search(rf"^{row['option']} +{row['effective_bits']:.3f} ", text, re.MULTILINE)
-    assert f"{data['parameters']:,} parameters, head tied to the embedding" in text
-    assert "64 tokens × 2" in text
-
-
-def test_an_inspection_under_a_budget_of_one_plan_says_so(model: Callable[..., str]) -> None:
-    floor = inspect_model(model(), None, None, 1, "any", "64").space.floor
-    found = inspect_model(model(), f"{floor}B", None, 1, "any", "64")
-    (note,) = found.notes
-    assert note.startswith("the budget leaves a single plan, 2b-g64-int everywhere")
-    assert note in found.render()
-    assert note in found.to_dict()["notes"]
-    more = re.search(r"(\d+) B more give a choice", note)
-    assert more
-    assert inspect_model(model(), f"{floor + int(more[1])}B", None, 1, "any", "64").notes == ()
-
-
-def test_an_inspection_above_the_ceiling_says_so(model: Callable[..., str]) -> None:
-    found = inspect_model(model(), "1GiB", None, 1, "any", "64")
-    assert found.notes == ("the budget fits at the largest option everywhere, so it forces no choice.",)
-
-
-def test_an_inspection_below_the_floor_is_refused(model: Callable[..., str]) -> None:
-    with pytest.raises(InfeasibleError, match="below the floor of this space"):
-        inspect_model(model(), "1KiB", None, 1, "any", "64")
-
-
-@pytest.mark.parametrize("groups", ["", "48", "64,", "64;32", "all", "-64", "64,48"])
-def test_wrong_groups_are_refused_with_the_allowed_ones(model: Callable[..., str], groups: str) -> None:
-    with pytest.raises(InputError, match=r"--groups '.*': give group sizes .*allowed: 32, 64, 128, 0"):
-        inspect_model(model(), None, None, 1, "any", groups)
-
-
-def test_seventy_billion_weights_are_inspected_exactly() -> None:
-    found: ModelInspection = inspect_model(str(LLAMA_70B), "40GiB", 8192, 1, "vllm", "128")
-    governed = 80 * (2 * 8192**2 + 2 * 1024 * 8192 + 3 * 8192 * 28672) + 2 * 128256 * 8192
-    norms = (2 * 80 + 1) * 8192
-    sizes = {name: size for name, _, size in found.uniform}
-    assert sizes["4b-g128-int"] == governed * (4 * 128 + 16 + 4) // (8 * 128) + 2 * norms
-    assert sizes["16b"] == 2 * (governed + norms)
-    assert found.kv == 2**20 * 2560  # 320 KiB for each of 8,192 tokens
-    assert found.fits
 
 
 def for_llamacpp(folder: str, **more: Any) -> Settings:
@@ -338,3 +265,130 @@ print([m for m in ("torch", "transformers", "scipy", "sklearn", "plotly") if m i
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert output.stdout.strip() == "[]"
+
+
+# With KV caches in the space
+
+
+CACHED: dict[str, Any] = {"bits": [4, 8], "zeros": ["float"]}
+KV: dict[str, Any] = {"bits": [4, 16], "keep": [1.0, 0.5]}
+TEXT = {"sequence": 64}
+LOAD = Load(400, 2)
+
+
+@pytest.fixture
+def with_caches(model: Callable[..., str], tmp_path: Path) -> Callable[..., Inspection]:
+    """Inspect that model under a budget and rules of its KV caches, from a file."""
+
+    def inspect(budget: dict[str, Any], kv: dict[str, Any] | None = None, **more: Any) -> Inspection:
+        space = {"weights": {**CACHED, **more.pop("weights", {})}, "kv": KV if kv is None else kv}
+        data = {"model": model(head_dim=32), "budget": budget, "space": space, "text": TEXT, **more}
+        (tmp_path / "search.yaml").write_text(json.dumps(data))
+        return inspect_settings(load_settings(tmp_path / "search.yaml"))
+
+    return inspect
+
+
+def cached_space(kv: dict[str, Any] | None = None, load: Load = LOAD) -> Space:
+    rules = KvRules(**{key: tuple(value) for key, value in (KV if kv is None else kv).items()})
+    weights = WeightRules(bits=(4, 8), zeros=("float",))
+    geometry = read_geometry({**CONFIG, "head_dim": 32})
+    return build_space(geometry, weights, get_target("any"), rules, load)
+
+
+def test_weights_and_caches_share_a_total(with_caches: Callable[..., Inspection]) -> None:
+    space = cached_space()
+    total = (space.floor + space.ceiling) // 2
+    found = with_caches({"total": f"{total}B", "context": 400, "batch": 2})
+    assert found.space == space
+    assert found.limit == total
+    assert found.budget_text == f"total {total / 1024:.2f} KiB, context 400, batch 2"
+    assert found.prefix == 400
+    assert found.notes == ()
+
+
+def test_a_context_longer_than_what_is_measured_is_noted(with_caches: Callable[..., Inspection]) -> None:
+    found = with_caches({"total": "1MiB", "context": 500})
+    assert found.prefix == 448  # of 512, less a window
+    (note,) = found.notes
+    assert note.startswith(
+        "losses are measured after 448 tokens of context; at the 500 that the budget counts"
+    )
+
+
+def test_a_common_prefix_is_told_as_it_was_asked(with_caches: Callable[..., Inspection]) -> None:
+    budget = {"total": "400KiB", "context": 400, "batch": 2, "shared_prefix": 100}
+    found = with_caches(budget)
+    assert found.budget_text == "total 400.00 KiB, context 400, batch 2, shared_prefix 100"
+    assert found.space == cached_space(load=Load(400, 2, 100))
+
+
+def test_a_total_that_leaves_one_plan_is_refused_in_the_words_of_both(
+    with_caches: Callable[..., Inspection],
+) -> None:
+    space = cached_space()
+    with pytest.raises(InfeasibleError) as refusal:
+        with_caches({"total": f"{space.floor}B", "context": 400, "batch": 2})
+    text = str(refusal.value)
+    assert "4b-g64-float in embed, layers.0.attn.q_proj and 20 more; k4v4-g32-r32-s4-keep0.5 in" in text
+    raised = re.search(r"raise it by (\d+) B of weights and KV cache to have a choice\.$", text)
+    assert raised
+    found = with_caches({"total": f"{space.floor + int(raised[1])}B", "context": 400, "batch": 2})
+    assert found.notes == ()
+
+
+def test_a_total_below_the_floor_says_what_would_fit(with_caches: Callable[..., Inspection]) -> None:
+    space = cached_space()
+    with pytest.raises(InfeasibleError, match=r"of weights and KV cache .* below the floor .*context of \d+"):
+        with_caches({"total": f"{space.floor - 1}B", "context": 400, "batch": 2})
+
+
+def test_bounds_on_both_parts_that_leave_one_plan_are_refused(with_caches: Callable[..., Inspection]) -> None:
+    space = cached_space()
+    caches = sum(decision.costs[0] for decision in space.kv_decisions)
+    budget = {"weights": f"{space.floor - caches}B", "kv": f"{caches}B", "context": 400, "batch": 2}
+    with pytest.raises(InfeasibleError, match=r"leaves a single plan, .*raise it by \d+ B"):
+        with_caches(budget)
+    # With either of them alone, the other part still has a choice.
+    for key in ("weights", "kv"):
+        assert with_caches({k: v for k, v in budget.items() if k != key}).notes == ()
+
+
+def test_only_bounds_that_leave_everything_force_nothing(with_caches: Callable[..., Inspection]) -> None:
+    space = cached_space()
+    most = sum(decision.costs[-1] for decision in space.kv_decisions)
+    note = ("the budget fits at the largest option everywhere, so it forces no choice.",)
+    at = {"context": 400, "batch": 2}
+    assert with_caches({"total": f"{space.ceiling}B", **at}).notes == note
+    assert with_caches({"kv": f"{most}B", **at}).notes == note
+    found = with_caches({"kv": f"{most - 1}B", **at})
+    assert (found.notes, found.limit) == ((), space.ceiling - 1)
+
+
+def test_rules_that_leave_one_plan_of_both_are_bad_input(with_caches: Callable[..., Inspection]) -> None:
+    with pytest.raises(InputError, match=r"^space leaves one plan, .*: offer more options, or pin less\.$"):
+        with_caches({"total": "1MiB", "context": 400}, {"bits": [8]}, weights={"bits": [4]})
+
+
+def test_pins_of_caches_say_how_many_they_match(with_caches: Callable[..., Inspection]) -> None:
+    found = with_caches({"total": "400KiB", "context": 400, "batch": 2}, {**KV, "pin": {"*.[02].kv": "k8v8"}})
+    assert found.notes == ("space.kv.pin '*.[02].kv' matches 2 of 3 caches.",)
+
+
+@pytest.mark.parametrize(
+    ("budget", "kv", "message"),
+    [
+        ({"weights": "1MiB"}, {}, r"space\.kv: also give budget\.context"),
+        ({"kv": "1MiB"}, {}, r"budget\.kv: also give budget\.context"),
+        ({"total": "1MiB", "context": 513}, {}, r"budget\.context: 513 tokens are more than .* \(512\)"),
+        ({"total": "1MiB", "context": 64, "shared_prefix": 65}, {}, r"budget\.shared_prefix \(65\) must be"),
+        ({"total": "1MiB", "context": 64}, {"keep": [0.0]}, r"space\.kv\.keep\[0\]: 0 is not a share"),
+        ({"total": "1MiB", "context": 64}, {"pin": {"*.9.kv": "k8v8"}}, r"'\*\.9\.kv' matches none of the 3"),
+        ({"total": "1MiB", "context": 64}, {"pin": {"*.kv": "k9v9"}}, "9 bits are not offered"),
+    ],
+)
+def test_caches_that_cannot_be_are_refused(
+    with_caches: Callable[..., Inspection], budget: dict[str, Any], kv: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        with_caches(budget, kv)

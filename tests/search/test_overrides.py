@@ -126,7 +126,8 @@ def test_a_dataset_replaces_the_source(path: Path) -> None:
         ("name=a\n---\nb", "-s name: a second document begins"),
         (
             "budget={}",
-            "-s budget: give at least one of weights, total, kv, effective_bits, tokens_per_second or latency.",
+            "-s budget: give at least one of weights, total, kv, effective_bits, tokens_per_second "
+            "or latency.",
         ),
     ],
 )

@@ -132,7 +132,10 @@ def test_a_cache_larger_than_the_whole_budget_is_named(space: Callable[..., Spac
         ({"weights": 10**6, "batch": 0}, r"budget\.batch must be greater than 0, but is 0"),
         ({"kv": 10**6}, r"budget\.kv: also give budget\.context"),
         ({"kv": 0, "context": 5}, r"budget\.kv must be greater than 0, but is 0"),
-        ({"kv": 1, "context": 5, "shared_prefix": 6}, r"shared_prefix \(6\) must be .* budget\.context \(5\)"),
+        (
+            {"kv": 1, "context": 5, "shared_prefix": 6},
+            r"shared_prefix \(6\) must be .*context \(5\)",
+        ),
         ({"kv": 1, "context": 5, "shared_prefix": -1}, r"shared_prefix \(-1\) must be from 0"),
         ({"weights": 1, "shared_prefix": 6}, r"budget\.shared_prefix: also give budget\.context"),
     ],
@@ -167,14 +170,16 @@ def test_with_caches_in_the_space_a_total_is_one_bound_on_both(cached: Callable[
 
 def test_bounds_on_a_part_leave_the_other_part_alone(cached: Callable[..., Space]) -> None:
     built = cached(Load(500))
-    budget = Budget(weights=150_000, kv=100_000, effective_bits=5.0, context=500)
-    assert budget.check(built) == budget.limit(built) == built.ceiling
-    parts = {part.name: (part.limit, part.kv) for part in budget.parts(built)}
+    budget = Budget(weights=150_000, kv=110_000, effective_bits=5.0, context=500)
     governed = 5 * built.weights // 8
+    most = min(150_000, built.fixed_bytes + governed) + 110_000
+    assert budget.check(built) == budget.limit(built) == most < built.ceiling
+    assert Budget(kv=10**9, context=500).limit(built) == built.ceiling
+    parts = {part.name: (part.limit, part.kv) for part in budget.parts(built)}
     assert parts == {
         "budget.weights": (150_000 - built.fixed_bytes, False),
         "budget.effective_bits": (governed, False),
-        "budget.kv": (100_000, True),
+        "budget.kv": (110_000, True),
     }
     assert Budget(total=10**6, context=500).parts(built) == ()
 

@@ -56,7 +56,12 @@ def test_every_layer_decides_for_itself_over_every_combination(
     found = decide(bits=(4, 16), keep=(1.0, 0.5))
     assert [d.name for d in found] == ["layers.0.kv", "layers.1.kv", "layers.2.kv"]
     assert all(d.sites == (d.name,) and d.is_kv and d.weights == 0 for d in found)
-    assert names(found[0]) == {"k4v4-g32-r32-s4", "k4v4-g32-r32-s4-keep0.5", "k16v16", "k16v16-r32-s4-keep0.5"}
+    assert names(found[0]) == {
+        "k4v4-g32-r32-s4",
+        "k4v4-g32-r32-s4-keep0.5",
+        "k16v16",
+        "k16v16-r32-s4-keep0.5",
+    }
 
 
 def test_costs_ascend_and_are_those_of_the_load(
@@ -161,7 +166,11 @@ def test_one_pin_holds_for_all_caches_that_must_agree(decide: Callable[..., tupl
         ("any", {"pin": {"layers.3.kv": "k8v8"}}, r"'layers\.3\.kv' matches none of the 3 caches \(they are"),
         ("any", {"pin": {"*.kv": "k8"}}, r"space\.kv\.pin '\*\.kv': 'k8' is not a KV option"),
         ("any", {"pin": {"*.kv": "k8v8-block"}}, r"pin '\*\.kv': k8v8-block is not possible \(target any"),
-        ("any", {"pin": {"*.kv": "shared"}}, r"pin '\*\.kv': layers\.0\.kv cannot read the cache of the layer"),
+        (
+            "any",
+            {"pin": {"*.kv": "shared"}},
+            r"pin '\*\.kv': layers\.0\.kv cannot read the cache of the layer",
+        ),
         ("vllm", {"bits": (8, 16), "pin": {"*.1.kv": "k4v4-token"}}, "one other width, but .* name 4, 8"),
         ("vllm", {"bits": (8, 16), "pin": {"*.1.kv": "k8v16-token"}}, "k8v16-token is not possible"),
         ("vllm", {"bits": (16,), "pin": {"*.1.kv": "k8v8-keep0.5"}}, "is not possible"),
@@ -188,7 +197,9 @@ def test_a_context_beyond_the_model_is_refused(decide: Callable[..., tuple[Decis
 
 def test_heads_that_do_not_pack_are_refused_with_what_fits(llama: Callable[..., Geometry]) -> None:
     geometry = llama(head_dim=80)
-    with pytest.raises(InputError, match=r"space\.kv: k8v8-block: llama\.cpp stores blocks of 32 .* width 80"):
+    with pytest.raises(
+        InputError, match=r"space\.kv: k8v8-block: llama\.cpp stores blocks of 32 .* width 80"
+    ):
         build_kv_decisions(geometry, KvRules(bits=(8, 16)), get_target("llama.cpp"), Load(500))
     (found,) = build_kv_decisions(geometry, KvRules(bits=(16,)), get_target("llama.cpp"), Load(500))
     assert names(found) == {"k16v16"}

@@ -191,7 +191,7 @@ class FrontPage:
 def artefact_of(run: Run) -> Exporter | None:
     """Return what writes the compressed model for the target of a run, if something does."""
     target = (run.summary.settings or {}).get("target")
-    kinds = (e for e in EXPORTERS.values() if e.kind == "artefact")
+    kinds = (e for e in EXPORTERS.values() if e.kind == "artefact" and e.needs_source)
     return next((exporter for exporter in kinds if exporter.target == target), None)
 
 
