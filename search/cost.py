@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tightfit.search.agents import get_agent
 from tightfit.search.agents.uniform import formats
+from tightfit.search.contexts import prefix_of
 from tightfit.search.hardware import bounds_of
 from tightfit.search.machine import physical_cores
 from tightfit.search.settings import Settings
@@ -69,18 +70,28 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
     # One backward pass per turn of the agent that makes them; turns are shared evenly.
     steps = -(-learned // (search.batch * len(learning))) if "relinearize" in learning else 0
     along = search.sensitivity_tokens or min(SENSITIVITY_TOKENS, text.calibration)
-    options = max(len(decision.options) for decision in space.decisions)
-    tokens = {
-        "prepare": text.calibration,
+    options = max(len(decision.options) for decision in space.matrix_decisions)
+    # Every window is read with what comes before it.
+    read = 1 + prefix_of(settings, space) / text.sequence
+    counts: dict[str, float] = {
+        "prepare": text.calibration * read,
         # One backward pass per draw of labels; scoring multiplies every input by every option's error.
         "sense": sense.prescreen_tokens * (1 + LABELS * _BACKWARD + options)
-        + sense.marginals * sense.marginal_tokens,
-        "fit": sense.fit_plans * sense.fit_tokens,
-        "certify": sense.certificate_plans * sense.fit_tokens,
-        "explore": (finalists + _BASELINES + learned) * text.selection
+        + sense.marginals * sense.marginal_tokens * read,
+        "fit": sense.fit_plans * sense.fit_tokens * read,
+        "certify": sense.certificate_plans * sense.fit_tokens * read,
+        "explore": (finalists + _BASELINES + learned) * text.selection * read
         + steps * cost_tokens(along, [options]),
-        "validate": (finalists + _BASELINES_KEPT) * text.validation + (2 + _BASELINES_KEPT) * text.holdout,
+        "validate": (finalists + _BASELINES_KEPT) * text.validation * read
+        + (2 + _BASELINES_KEPT) * text.holdout * read,
     }
+    if space.has_kv:
+        # Prefixes are read once for all caches of one plan of weights; a pair has one plan of its own.
+        counts["sense"] += sense.prescreen_tokens * (read + 2 * LABELS)
+        counts["sense"] += sense.kv_marginals * sense.marginal_tokens
+        counts["sense"] += 2 * min(sense.pairs, space.geometry.layers) * sense.marginal_tokens * read
+        counts["validate"] += 2 * (1 + _BASELINES_KEPT) * text.holdout * read
+    tokens = {stage: round(count) for stage, count in counts.items()}
     # The head multiplies every position too, so a tied embedding counts once as a matrix product.
     products = sum(x.weights for x in space.geometry.linears if x.site != "embed")
     run = tool_tokens(settings, space)

@@ -199,6 +199,9 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(overrides: list[str], 
         (["inspect", "model", "--groups", "48"], "--groups '48'"),
         (["inspect", "model", "--target", "vlm"], "Did you mean 'vllm'?"),
         (["inspect", "model", "--context", "0"], "'--context': 0 is not in the range x>=1"),
+        (["inspect", "model", "--context", "2049", "--groups", "32"], "--context: 2049 tokens are more than"),
+        (["inspect", "model", "--context", "9", "--shared-prefix", "10"], "--shared-prefix: 10 tokens are more"),
+        (["inspect", "model", "--groups", "32", "--total", "80"], "'80' is not a size: write a number and"),
         (["report", "missing"], "there is no run at missing (a run is a folder with a run.db)"),
         (["front", "missing"], "there is no run at missing"),
         (["plan", "missing", "--budget", "1MiB"], "there is no run at missing"),
@@ -300,7 +303,8 @@ def test_inspect_as_json_is_exact_and_light() -> None:
     assert done.returncode == 0, done.stderr
     data = json.loads(done.stdout)
     assert data["parameters"] == 70_553_706_496
-    assert data["kv_cache"] == {"context": 131_072, "batch": 1, "bytes": 327_680 * 131_072}
+    whole = {"context": 131_072, "batch": 1, "shared_prefix": 0, "bytes": 327_680 * 131_072}
+    assert data["kv_cache"] == whole
     assert data["uniform"][0]["option"] == "2b-g128-int"
     assert imported(done.stderr).isdisjoint({"torch", "transformers", "scipy", "sklearn", "sqlite_utils"})
 
@@ -319,6 +323,19 @@ def test_inspect_shows_the_same_to_people() -> None:
     assert f"{data['parameters']:,} parameters" in text.stdout
     assert "100 tokens × 3" in text.stdout
     assert all(row["option"] in text.stdout for row in data["uniform"])
+
+
+@pytest.mark.parametrize(("total", "code"), [("400KiB", 0), ("90KiB", 3)])
+def test_inspect_says_whether_and_up_to_where_a_total_fits(total: str, code: int) -> None:
+    arguments = ["inspect", "model", "--groups", "32", "--total", total, "--context", "500"]
+    text, data = invoke(*arguments), invoke(*arguments, "--json")
+    assert text.exit_code == data.exit_code == code
+    verdict = json.loads(data.stdout)["verdict"]
+    assert verdict.startswith("does not fit at " if code else "fits: ")
+    assert verdict in text.stdout.splitlines()
+    assert "longest context within" in text.stdout
+    furthest = max(plan["longest_context"] for plan in json.loads(data.stdout)["plans"])
+    assert (furthest >= 500) == (code == 0)
 
 
 def test_inspect_notes_a_budget_that_leaves_one_plan() -> None:

@@ -213,4 +213,4 @@ class RayPool:
         shift.outcomes.append((position, answer))
 
     def _tokens(self, job: Job) -> int:
-        return sum(window.scored for window in self._texts[job.text][: job.windows])
+        return sum(len(window.tokens) for window in self._texts[job.text][: job.windows])

@@ -101,7 +101,7 @@ def fit(bench: Bench, sensed: Sensed) -> Fitted:
 
 
 def _fit(bench: Bench, sensed: Sensed, groups: Sequence[Sequence[Group]], seen: Measured) -> Fit | PoolFit:
-    """Fit one link for all decisions, with what blocks lose jointly, or one link for each kind of decision."""
+    """Fit one link for all decisions, with what blocks lose jointly, or one for each kind of decision."""
     matrices = len(bench.space.matrix_decisions)
     everything = range(len(bench.space.decisions))
     pools = [("weights", tuple(everything[:matrices])), ("kv", tuple(everything[matrices:]))]

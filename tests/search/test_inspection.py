@@ -308,7 +308,7 @@ def test_weights_and_caches_share_a_total(with_caches: Callable[..., Inspection]
 
 
 def test_a_context_longer_than_what_is_measured_is_noted(with_caches: Callable[..., Inspection]) -> None:
-    found = with_caches({"total": "1MiB", "context": 500})
+    found = with_caches({"total": "300KiB", "context": 500})
     assert found.prefix == 448  # of 512, less a window
     (note,) = found.notes
     assert note.startswith(
@@ -371,7 +371,7 @@ def test_rules_that_leave_one_plan_of_both_are_bad_input(with_caches: Callable[.
 
 
 def test_pins_of_caches_say_how_many_they_match(with_caches: Callable[..., Inspection]) -> None:
-    found = with_caches({"total": "400KiB", "context": 400, "batch": 2}, {**KV, "pin": {"*.[02].kv": "k8v8"}})
+    found = with_caches({"total": "500KiB", "context": 400, "batch": 2}, {**KV, "pin": {"*.[02].kv": "k8v8"}})
     assert found.notes == ("space.kv.pin '*.[02].kv' matches 2 of 3 caches.",)
 
 
