@@ -65,3 +65,12 @@ def test_the_example_for_llama_cpp_is_a_search_that_can_begin() -> None:
     inspection = inspect_settings(settings)
     assert settings.target == "llama.cpp"
     assert inspection.space.floor < inspection.limit < inspection.space.ceiling
+
+
+def test_the_example_for_kv_caches_is_a_search_that_can_begin() -> None:
+    from tightfit.search.inspection import inspect_settings
+    from tightfit.search.settings import load_settings
+
+    inspection = inspect_settings(load_settings(ROOT / "docs" / "kv.yaml"))
+    assert len(inspection.space.kv_decisions) == inspection.space.geometry.layers
+    assert inspection.space.floor < inspection.limit < inspection.space.ceiling

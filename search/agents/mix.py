@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tightfit.search.agents.base import History, Levels, Proposal, Task
+from tightfit.search.agents.cache_mix import cache_mixes
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
 from tightfit.search.agents.uniform import cache_formats, formats, label
 from tightfit.spaces import GgmlOption, KvOption, Option, Space
@@ -74,6 +75,10 @@ class Mix:
                         words = f"mix {_short(low)}+{label(high, cache)}, {name}"
                         proposal = task.proposal(levels, words, "mix")
                         proposals.setdefault(proposal.plan.digest, proposal)
+        for levels, words in cache_mixes(task):
+            if task.keeps(levels):
+                proposal = task.proposal(levels, words, "mix")
+                proposals.setdefault(proposal.plan.digest, proposal)
         return sorted(proposals.values(), key=lambda p: -p.bytes)[:count]
 
 

@@ -242,8 +242,8 @@ def test_unknown_keys_name_the_nearest_known_one(
 
 def test_a_file_without_budget_says_so(refused: Callable[..., list[str]]) -> None:
     assert refused("{}") == [
-        "search.yaml: budget: the key is missing; give a mapping with keys among weights, total, "
-        "effective_bits, context, batch, tokens_per_second, latency."
+        "search.yaml: budget: the key is missing; give a mapping with keys among weights, total, kv, "
+        "effective_bits, context, batch, shared_prefix, tokens_per_second, latency."
     ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ MODELS: dict[str, tuple[str, dict[str, Any], str, list[str]]] = {
     "tokens": ("qwen2", {}, "vllm", ["k16v16", "k4v4-token", "k4v4-token"]),
 }
 MEASURE = """
+from pathlib import Path
 import torch
 from load_cache import prefill_and_compress
 from kvcache import continue_with
@@ -55,12 +57,20 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 torch.set_num_threads(1)
-model = AutoModelForCausalLM.from_pretrained({model!r}, dtype=torch.float32)
 ids = load_file("ids.safetensors")["ids"]
-cache, _ = prefill_and_compress(model, ids[:, :{prompt}])
-print(cache.nbytes, *cache.layer_bytes)
-save_file({{"logits": continue_with(model, cache, ids[:, {prompt}:-1])[0].contiguous()}}, "out.safetensors")
+for place in {places!r}:
+    model = AutoModelForCausalLM.from_pretrained(Path(place) / "model", dtype=torch.float32)
+    cache, _ = prefill_and_compress(model, ids[:, :{prompt}], Path(place) / "cache")
+    print(cache.nbytes, *cache.layer_bytes)
+    logits = continue_with(model, cache, ids[:, {prompt}:-1])[0]
+    save_file({{"logits": logits.contiguous()}}, Path(place) / "logits.safetensors")
 """
+GENERATE = """
+import runpy, sys
+sys.argv = ["load_cache.py", "model", {prompt!r}, "--tokens", "12"]
+runpy.run_path("cache/load_cache.py", run_name="__main__")
+"""
+WORDS = "one two three " * 12
 
 
 def ship_of(folder: Path, target: str, options: list[str], prompt: int = PROMPT) -> Shipment:
@@ -80,41 +90,67 @@ def as_evaluated(model: Any, shipment: Shipment, tokens: torch.Tensor) -> tuple[
     return logits, PlanCache.from_prefill(state, formats).layer_bytes
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_elsewhere_logits_and_bytes_are_those_of_the_evaluator(name: str, tmp_path: Path) -> None:
-    variant, changes, target, options = MODELS[name]
-    folder = write_folder(variant, tmp_path / "model", **changes)
-    shipment = ship_of(folder, target, options)
-    cache = export(shipment, tmp_path / "cache")
+def measure_elsewhere(tokens: torch.Tensor, places: list[Path]) -> list[list[int]]:
+    """Measure caches beside their models there; return the bytes of each, in all and by layer."""
+    save_file({"ids": tokens}, places[0] / "ids.safetensors")
+    code = MEASURE.format(places=[str(place) for place in places], prompt=PROMPT)
+    printed = run_elsewhere(code, places[0] / "cache", places[0])
+    return [[int(number) for number in line.split()] for line in printed.splitlines()]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A cache beside its model, and the bytes that were counted of it there."""
+
+    place: Path
+    shipment: Shipment
+    counted: list[int]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """What is measured may depend on the number of threads."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    generator = torch.Generator().manual_seed(5)
-    tokens = torch.randint(0, 320, (1, PROMPT + CONTINUATION), generator=generator)
-    logits, layer_bytes = as_evaluated(load(folder), shipment, tokens)
+    yield
+    torch.set_num_threads(before)
 
-    work = tmp_path / "work"
-    work.mkdir()
-    save_file({"ids": tokens}, work / "ids.safetensors")
-    counted = run_elsewhere(MEASURE.format(model=str(folder), prompt=PROMPT), cache, work).split()
-    assert [int(number) for number in counted] == [sum(layer_bytes), *layer_bytes]
-    assert torch.equal(load_file(work / "out.safetensors")["logits"], logits)
 
-    said = json.loads((cache / "cache.json").read_text(encoding="utf-8"))
+@pytest.fixture(scope="module")
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 320, (1, PROMPT + CONTINUATION), generator=torch.Generator().manual_seed(5))
+
+
+@pytest.fixture(scope="module")
+def measured(tokens: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Measured]:
+    shipments = {}
+    for variant, changes, target, options in MODELS.values():
+        place = tmp_path_factory.mktemp("place")
+        shipments[place] = ship_of(write_folder(variant, place / "model", **changes), target, options)
+        export(shipments[place], place / "cache")
+    counts = measure_elsewhere(tokens, list(shipments))
+    found = zip(MODELS, shipments.items(), counts, strict=True)
+    return {name: Measured(place, shipment, count) for name, (place, shipment), count in found}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_elsewhere_logits_and_bytes_are_those_of_the_evaluator(
+    name: str, measured: dict[str, Measured], tokens: torch.Tensor, one_thread: None
+) -> None:
+    one = measured[name]
+    logits, layer_bytes = as_evaluated(load(one.place / "model"), one.shipment, tokens)
+    assert torch.equal(load_file(one.place / "logits.safetensors")["logits"], logits)
+    assert one.counted == [sum(layer_bytes), *layer_bytes]
+    said = json.loads((one.place / "cache" / "cache.json").read_text(encoding="utf-8"))
     assert [layer["bytes"] for layer in said["layers"]] == layer_bytes
-    assert said["bytes"] == sum(layer_bytes) == shipment.space.cache_bytes(shipment.plan)
+    assert said["bytes"] == sum(layer_bytes) == one.shipment.space.cache_bytes(one.shipment.plan)
 
 
-def test_the_loader_generates_from_a_prompt(tmp_path: Path) -> None:
-    folder = write_folder("llama", tmp_path / "model")
-    cache = export(ship_of(folder, "any", ["k4v4-g32-r0-s0"] * 3), tmp_path / "cache")
-    prompt = "one two three " * 12
-    code = f"""
-import runpy, sys
-sys.argv = ["load_cache.py", {str(folder)!r}, {prompt!r}, "--tokens", "12"]
-runpy.run_path({str(cache / "load_cache.py")!r}, run_name="__main__")
-"""
-    text = run_elsewhere(code, cache, tmp_path)
-    assert text.startswith(prompt)
-    assert len(text) > len(prompt) + 1
+def test_the_loader_generates_from_a_prompt(measured: dict[str, Measured]) -> None:
+    place = measured["channels"].place
+    text = run_elsewhere(GENERATE.format(prompt=WORDS), place / "cache", place)
+    assert text.startswith(WORDS)
+    assert len(text) > len(WORDS) + 1
 
 
 def test_the_folder_holds_the_code_of_the_measured_cache_to_the_letter(tmp_path: Path) -> None:
@@ -152,9 +188,10 @@ def test_a_plan_that_compresses_nothing_names_the_classes_of_transformers(window
     assert said["bytes"] == kv_bytes(read_geometry(config), Load(1000, 3))
 
 
-@pytest.mark.parametrize(
-    "other", ["k8v8-g32-r32-s4", "k16v16-r32-s4-keep0.5", "k16v16-r32-s4-cutoff", "shared"]
-)
+COMPRESSED = ("k8v8-g32-r32-s4", "k16v16-r32-s4-keep0.5", "k16v16-r32-s4-cutoff", "shared")
+
+
+@pytest.mark.parametrize("other", COMPRESSED)
 def test_one_layer_that_is_compressed_makes_a_plan_another(other: str) -> None:
     said = describe(ship_caches(["k16v16", "k16v16", "k16v16", other]))
     assert not said["plain"]
@@ -208,26 +245,18 @@ def test_a_write_that_fails_half_way_leaves_the_earlier_folder_and_no_other(tmp_
 
 
 @pytest.mark.real
-def test_the_default_model_runs_on_its_exported_cache_elsewhere(tmp_path: Path) -> None:
+def test_the_default_model_runs_on_its_exported_cache_elsewhere(tmp_path: Path, one_thread: None) -> None:
     from pydoc_data.topics import topics
 
     from tightfit.workers.models import load_model
 
     loaded = load_model("smollm2-135m")
-    # Saved as float32, as it is measured.
-    folder = tmp_path / "model"
-    loaded.model.save_pretrained(folder)
+    loaded.model.save_pretrained(tmp_path / "model")  # in 32 bits, as it is measured
     tokens = loaded.tokenizer(topics["assert"], return_tensors="pt").input_ids[:, : PROMPT + CONTINUATION]
     options = ["k4v4-g32-r32-s4", "k16v16-r32-s4-keep0.5", "k8v8-g32-r32-s4-spread"] * 10
-    shipment = ship_of(folder, "any", options)
-    cache, work = export(shipment, tmp_path / "cache"), tmp_path / "work"
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    shipment = ship_of(tmp_path / "model", "any", options)
+    export(shipment, tmp_path / "cache")
     logits, layer_bytes = as_evaluated(loaded.model, shipment, tokens)
-    torch.set_num_threads(threads)
-    work.mkdir()
-    save_file({"ids": tokens}, work / "ids.safetensors")
-    counted = run_elsewhere(MEASURE.format(model=str(folder), prompt=PROMPT), cache, work).split()
-    assert int(counted[0]) == sum(layer_bytes) == shipment.space.cache_bytes(shipment.plan)
-    assert torch.equal(load_file(work / "out.safetensors")["logits"], logits)
-    shutil.rmtree(folder)
+    (counted,) = measure_elsewhere(tokens, [tmp_path])
+    assert counted == [shipment.space.cache_bytes(shipment.plan), *layer_bytes]
+    assert torch.equal(load_file(tmp_path / "logits.safetensors")["logits"], logits)
