@@ -15,11 +15,16 @@ from tightfit.search.shipping import stored_shipment
 from tightfit.search.store import RUN_FILE, Store
 from tightfit.search.summary import SPLITS
 from tightfit.search.tables import loss_text
-from tightfit.spaces import InputError, Plan
+from tightfit.spaces import PLAIN, InputError, Plan, Space
 from tightfit.workers.measurement import Measurement, Paired, compare
 
 MOST_ERRORS = 3.0
 """Standard errors of the reported loss by which the loss in llama.cpp may differ from it."""
+
+_WEIGHTS_ONLY = (
+    "the file holds weights only, so its loss was compared with that of the plan's weights on plain KV caches; "
+    "the loss that the run reports includes the plan's caches."
+)
 
 
 @dataclass(frozen=True)
@@ -172,24 +177,28 @@ def verify_file(
             reopened = reopen(store)
         with progress.stage("verify", "measuring in llama.cpp") as tick:
             checked = check_loss(store, reopened, plan, file, tick)
-    return Verification(read, checked, reopened.changed)
+        notes = reopened.changed
+        if _has_cache(stored_space(store), plan):
+            notes += (_WEIGHTS_ONLY,)
+    return Verification(read, checked, notes)
 
 
 def check_loss(store: Store, reopened: Reopened, plan: Plan, file: Path, tick: Tick) -> LossCheck:
     """Measure the loss of a file in llama.cpp on the most trustworthy text that its plan was measured on.
 
-    A plan that was measured nowhere is measured on holdout text now.
+    A plan that was measured nowhere is measured on holdout text now. So is one with compressed KV caches,
+    without them, since a file holds weights only.
     """
     from tightfit.search.apart import measure_apart
 
-    evaluator, known = reopened.evaluator, None
-    for split in SPLITS:
+    evaluator, known, space = reopened.evaluator, None, stored_space(store)
+    for split in SPLITS if not _has_cache(space, plan) else ():
         protocol = evaluator.protocol(split, reopened.windows[split])
         if known := store.find_measurement(plan.digest, split, protocol):
             break
     split = known.split if known else SPLITS[0]
     windows = reopened.windows[split]
-    reported = known or evaluator.measure(plan.digest, stored_space(store).site_options(plan), split, windows)
+    reported = known or evaluator.measure(plan.digest, space.site_options(plan), split, windows)
     measured = measure_apart(
         file,
         windows,
@@ -201,6 +210,11 @@ def check_loss(store: Store, reopened: Reopened, plan: Plan, file: Path, tick: T
         tick=tick,
     )
     return LossCheck(measured, reported, known is not None)
+
+
+def _has_cache(space: Space, plan: Plan) -> bool:
+    """Whether a plan says how KV caches are compressed."""
+    return any(option != PLAIN for option in space.kv_options(plan).values())
 
 
 def find_run(run: Path, digest: str | None, model: str | None = None) -> Path:

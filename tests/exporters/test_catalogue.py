@@ -13,17 +13,22 @@ import pytest
 import torch
 from tests.exporters.gguf.tiny import ship as ship_gguf
 from tests.exporters.gguf.tiny import write_folder
+from tests.exporters.kv.plans import RULES as KV_MODELS
+from tests.exporters.kv.plans import ship_kv
 
 from tightfit.exporters import EXPORTERS, Shipment, get_exporter
 from tightfit.spaces import InputError, Plan
 
 exporters = pytest.mark.parametrize("name", EXPORTERS)
+file_exporters = pytest.mark.parametrize(
+    "name", [n for n, exporter in EXPORTERS.items() if not exporter.folder]
+)
 PLAIN_MODELS = ("tied", "fused", "untied", "conv1d")
 GGUF_MODELS = ("llama", "gpt2 untied")
 CASES = [
     (name, model)
     for name, exporter in EXPORTERS.items()
-    for model in (GGUF_MODELS if exporter.target else PLAIN_MODELS)
+    for model in (KV_MODELS if exporter.needs_kv else GGUF_MODELS if exporter.target else PLAIN_MODELS)
 ]
 Load = Callable[..., Shipment]
 
@@ -39,6 +44,8 @@ def load(folders: dict[str, Path], make_shipment: Callable[..., Shipment]) -> Lo
     """A random plan that an exporter can carry, by its name, the model's, and a seed."""
 
     def make(name: str, model: str | None = None, seed: int = 0) -> Shipment:
+        if EXPORTERS[name].needs_kv:
+            return ship_kv(model or "any", seed)
         if EXPORTERS[name].target is None:
             return make_shipment(model or "tied", seed)
         shipment = ship_gguf(folders[model or "llama"], ("Q4_0", "Q5_0", "Q8_0"), seed)
@@ -48,6 +55,12 @@ def load(folders: dict[str, Path], make_shipment: Callable[..., Shipment]) -> Lo
         return replace(shipment, source=replace(shipment.source, importance=importance))
 
     return make
+
+
+def content(path: Path) -> dict[str, bytes]:
+    """Everything that lies under a path, by name."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return {str(file.relative_to(path)): file.read_bytes() for file in files if file.is_file()}
 
 
 @pytest.mark.parametrize(("name", "model"), CASES)
@@ -65,19 +78,18 @@ def test_the_same_plan_gives_the_same_bytes(name: str, model: str, load: Load, t
     exporter, shipment = get_exporter(name), load(name, model)
     paths = [exporter.files(exporter.export(shipment, tmp_path / part)) for part in ("one", "two")]
     for first, second in zip(*paths, strict=True):
-        assert first.read_bytes() == second.read_bytes()
+        assert content(first) == content(second)
 
 
 @exporters
 def test_different_plans_give_different_files(name: str, load: Load, tmp_path: Path) -> None:
-    contents = {
-        get_exporter(name).export(load(name, seed=seed), tmp_path / str(seed)).read_bytes()
-        for seed in range(3)
-    }
-    assert len(contents) == 3
+    contents = [
+        content(get_exporter(name).export(load(name, seed=seed), tmp_path / str(seed))) for seed in range(3)
+    ]
+    assert all(one not in contents[:i] for i, one in enumerate(contents))
 
 
-@exporters
+@file_exporters
 def test_an_earlier_file_is_replaced(name: str, load: Load, tmp_path: Path) -> None:
     out, fresh = tmp_path / "plan", tmp_path / "fresh"
     out.write_text("of an earlier run" * 10_000)
@@ -86,7 +98,7 @@ def test_an_earlier_file_is_replaced(name: str, load: Load, tmp_path: Path) -> N
     assert out.read_bytes() == fresh.read_bytes()
 
 
-@exporters
+@file_exporters
 def test_a_plan_of_another_space_leaves_the_earlier_file_whole(name: str, load: Load, tmp_path: Path) -> None:
     shipment = load(name)
     foreign = replace(shipment, plan=Plan(shipment.plan.choices[1:]))
@@ -98,7 +110,7 @@ def test_a_plan_of_another_space_leaves_the_earlier_file_whole(name: str, load: 
     assert list(tmp_path.iterdir()) == [out]
 
 
-@exporters
+@file_exporters
 def test_a_place_that_cannot_be_written_is_refused_and_left_alone(
     name: str, load: Load, tmp_path: Path
 ) -> None:
@@ -110,7 +122,7 @@ def test_a_place_that_cannot_be_written_is_refused_and_left_alone(
     assert list(tmp_path.iterdir()) == []
 
 
-@exporters
+@file_exporters
 def test_a_write_that_fails_half_way_leaves_the_earlier_file_and_no_other(
     name: str, load: Load, tmp_path: Path
 ) -> None:
@@ -129,7 +141,7 @@ def test_a_write_that_fails_half_way_leaves_the_earlier_file_and_no_other(
     assert list(tmp_path.iterdir()) == [out]
 
 
-@exporters
+@file_exporters
 def test_who_is_reading_the_earlier_file_keeps_it_whole(name: str, load: Load, tmp_path: Path) -> None:
     out = tmp_path / "plan"
     out.write_text("of an earlier run")
@@ -149,6 +161,29 @@ def test_a_plan_for_another_target_is_refused_before_anything_is_written(
         f"{exporter.tool} cannot express a plan for target any: search with target: {exporter.target}, or "
         "export it with --to json."
     )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [name for name, exporter in EXPORTERS.items() if exporter.needs_kv])
+@pytest.mark.parametrize("model", PLAIN_MODELS)
+def test_a_plan_without_caches_is_refused_where_it_is_about_caches(
+    name: str, model: str, make_shipment: Callable[..., Shipment], tmp_path: Path
+) -> None:
+    with pytest.raises(InputError) as refusal:
+        get_exporter(name).export(make_shipment(model), tmp_path / "plan")
+    assert str(refusal.value) == (
+        "the plan says nothing about KV caches, so there are none to export: search with space.kv and "
+        "budget.context."
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@exporters
+def test_a_plan_that_misses_its_last_decision_is_refused(name: str, load: Load, tmp_path: Path) -> None:
+    shipment = load(name)
+    foreign = replace(shipment, plan=Plan(shipment.plan.choices[:-1]))
+    with pytest.raises(InputError, match="the plan has no choice for "):
+        get_exporter(name).export(foreign, tmp_path / "plan")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -200,6 +235,9 @@ def test_listing_exporters_loads_none_of_them() -> None:
         ("GGUF", " Did you mean 'llama.cpp'?"),
         ("lama.cpp", " Did you mean 'llama.cpp'?"),
         ("readme", " Did you mean 'card'?"),
+        ("vllm", " Did you mean 'vllm-kv'?"),
+        ("kv-press", " Did you mean 'kvpress'?"),
+        ("transformers", " Did you mean 'transformers-kv'?"),
         ("onnxruntime", ""),
     ],
 )

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tightfit.search.settings import Settings, load_settings
-from tightfit.spaces import BITS, GROUPS, ZEROS, Budget, InputError, WeightRules, get_target
+from tightfit.spaces import BITS, GROUPS, ZEROS, Budget, InputError, KvRules, WeightRules, get_target
 
 ROOT = Path(__file__).parents[2]
 BUDGET = "budget: {weights: 76MiB}\n"
+CACHED = "budget: {total: 1MiB, context: 64}\nspace: {kv: {"
 
 
 @pytest.fixture
@@ -92,6 +93,47 @@ def test_every_setting_arrives_where_it_is_used(tmp_path: Path) -> None:
     assert list(rules.only) == ["*.down_proj", "layers.0.*"]
     assert list(rules.pin) == ["head", "embed"]
     assert settings.target_rules() is get_target("vllm")
+
+
+def test_every_setting_about_caches_arrives_where_it_is_used(tmp_path: Path) -> None:
+    settings = from_text(
+        tmp_path,
+        """
+        budget: {kv: 60MiB, context: 4096, batch: 2, shared_prefix: 100}
+        space:
+          kv:
+            bits: [16, 3]
+            keep: [1, 0.25]
+            separate: true
+            group: 64
+            residual: 16
+            sinks: 8
+            spread: true
+            share: true
+            cutoff: true
+            pin: {"layers.0.kv": k8v8, "*.1.kv": shared}
+        """,
+    )
+    assert settings.budget.to_budget() == Budget(kv=60 * 2**20, context=4096, batch=2, shared_prefix=100)
+    rules = settings.kv_rules()
+    assert rules == KvRules(
+        bits=(16, 3),
+        keep=(1.0, 0.25),
+        separate=True,
+        group=64,
+        residual=16,
+        sinks=8,
+        spread=True,
+        share=True,
+        cutoff=True,
+        pin={"layers.0.kv": "k8v8-g32-r32-s4", "*.1.kv": "shared"},
+    )
+    assert Settings.from_dict(settings.to_dict()) == settings
+
+
+def test_caches_stay_as_they_are_unless_asked_for(tmp_path: Path) -> None:
+    assert from_text(tmp_path, "budget: {total: 1MiB, context: 64}").kv_rules() is None
+    assert from_text(tmp_path, "budget: {total: 1MiB, context: 64}\nspace: {kv: {}}").kv_rules() == KvRules()
 
 
 NO_BOUND = "budget: give at least one of weights, total, kv, effective_bits, tokens_per_second or latency."
@@ -188,6 +230,19 @@ WRONG_VALUES = [
     (f"{BUDGET}space: {{weights: {{exclude: head}}}}", "space.weights.exclude: 'head' is not a list"),
     (f"{BUDGET}space: {{weights: {{exclude: [head, head]}}}}", "exclude: 'head' is listed twice."),
     (f"{BUDGET}space: {{weights: {{exclude: [3]}}}}", "space.weights.exclude[0]: 3 is not text such as"),
+    # Caches.
+    (f"{BUDGET}space: {{kv: {{}}}}", "space.kv: also give budget.context, since the KV cache grows with it."),
+    (f"{CACHED}bits: [7]}}}}", "space.kv.bits[0]: 7 is not one of 2, 3, 4, 5, 6, 8, 16."),
+    (f"{CACHED}bits: []}}}}", "space.kv.bits: an empty list"),
+    (f"{CACHED}keep: [0]}}}}", "space.kv.keep[0]: 0 is not a share of the tokens: give more than 0 and at most"),
+    (f"{CACHED}keep: [0.5, 1.1]}}}}", "space.kv.keep[1]: 1.1 is not a share"),
+    (f"{CACHED}group: 48}}}}", "space.kv.group: 48 is not one of 32, 64, 128."),
+    (f"{CACHED}sinks: -1}}}}", "space.kv.sinks: -1"),
+    (f"{CACHED}pin: {{'*.kv': k8}}}}}}", "'k8' is not a KV option (examples: k4v4-g32-r32-s4-keep0.5"),
+    (f"{CACHED}layout: block}}}}", "space.kv.layout: unknown key; known here: bits, keep"),
+    ("budget: {kv: 1MiB}", "budget.kv: also give budget.context"),
+    ("budget: {kv: 1MiB, context: 5, shared_prefix: 6}", "budget.shared_prefix (6) must be from 0 to"),
+    ("budget: {weights: 1MiB, shared_prefix: 6}", "budget.shared_prefix: also give budget.context"),
     # Sections.
     ("budget: 76MiB", "budget: '76MiB' is not a mapping with keys among weights, total"),
     (f"{BUDGET}space:", "space: null is not a mapping with keys among weights"),

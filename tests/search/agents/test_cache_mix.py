@@ -8,7 +8,7 @@ from tightfit.search.agents.cache_mix import cache_mixes
 from tightfit.spaces import KvRules, Load, Space, WeightRules, build_space, get_target, read_geometry
 
 CONFIG = {
-    "model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+    "model_type": "llama", "hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
     "num_hidden_layers": 6, "num_key_value_heads": 2, "vocab_size": 256, "tie_word_embeddings": True,
     "torch_dtype": "float32", "max_position_embeddings": 512,
 }  # fmt: skip
