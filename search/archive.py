@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tightfit.search.progress import Tick
 from tightfit.search.store import Store
-from tightfit.spaces import PLAIN, Plan, Space
+from tightfit.spaces import Plan, Space
 from tightfit.workers.crew import Alone, Crew, Job, Outcome
 from tightfit.workers.evaluator import Evaluator
 from tightfit.workers.measurement import Failure, Measurement
@@ -72,7 +72,8 @@ class Archive:
         found: dict[str, Outcome] = {}
         jobs: dict[str, Job] = {}
         for plan, source in plans:
-            self.store.add_plan(plan, self._bytes(plan), source, self._cache_bytes(plan))
+            size, cache = self.space.charge(plan)
+            self.store.add_plan(plan, size, source, cache)
             known = self._known(plan.digest, split, protocol)
             if known is not None:
                 found[plan.digest] = known
@@ -114,33 +115,7 @@ class Archive:
 
     def plain_windows(self, split: str, tokens: int | None = None) -> Sequence[Window]:
         """Return the same windows without what comes before their scored tokens, for passes over matrices."""
-        cut = [Window(w.document, w.tokens[w.prefix :]) for w in self.windows(split, tokens)]
-        return [window for window in cut if window.scored > 0]
-
-    def _bytes(self, plan: Plan) -> int:
-        """Bytes of a plan, matrices without a choice at the base dtype and caches without one plain."""
-        chosen = dict(plan.choices)
-        total = self.space.fixed_bytes
-        for decision in self.space.decisions:
-            if decision.name in chosen:
-                total += decision.costs[decision.index(chosen[decision.name])]
-            elif not decision.is_kv:
-                total += decision.weights * self.space.geometry.dtype_bytes
-        return total + self._plain_caches(plan)
-
-    def _cache_bytes(self, plan: Plan) -> int:
-        """Bytes of a plan's caches, those without a choice plain."""
-        chosen = dict(plan.choices)
-        decided = [d for d in self.space.kv_decisions if d.name in chosen]
-        return self._plain_caches(plan) + sum(d.costs[d.index(chosen[d.name])] for d in decided)
-
-    def _plain_caches(self, plan: Plan) -> int:
-        """Bytes of the caches that a plan says nothing about."""
-        if self.space.load is None:
-            return 0
-        decided = self.space.kv_options(plan)
-        layers = [a for i, a in enumerate(self.space.geometry.attention) if i not in decided]
-        return sum(self.space.load.layer_bytes(layer, PLAIN) for layer in layers)
+        return [window.after(0) for window in self.windows(split, tokens)]
 
 
 def _run(window: Window, job: Job) -> int:

@@ -113,6 +113,7 @@ def adopt(store: Store, settings: Settings, change: Change, space: Space, limit:
         store.forget(_ENDINGS, ())
     if store.decisions() != space.decisions:
         store.set_space(space)
+        store.charge_again(space)
     store.put("budget", {"limit": limit, "text": budget})
     store.put("settings", settings.to_dict())
 

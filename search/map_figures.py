@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from tightfit.search.maps import Cell, SiteMap
+from tightfit.search.maps import Cell, SiteMap, cache_label
 from tightfit.search.palette import BITS_COLOURS, SEQUENTIAL, layout, log_ticks, plain, safe
 
 ROW = 20
@@ -22,7 +22,7 @@ _DECADES = 3.0  # what is a thousand times less sensitive than the worst may loo
 
 def sensitivity_figure(sites: SiteMap) -> go.Figure:
     """Draw how much each matrix loses alone, on a logarithmic colour scale: the brighter, the worse."""
-    losses = [cell.loss for cell in _all(sites) if cell.loss is not None and cell.loss > 0]
+    losses = [cell.loss for cell in sites.all() if cell.loss is not None and cell.loss > 0]
     high = max(losses, default=1.0)
     low = max(min(losses, default=high / 10), high / 10**_DECADES)
     low = min(low, high / 2)  # a colour scale needs two ends
@@ -53,7 +53,7 @@ def plan_figure(sites: SiteMap) -> go.Figure:
 
     A plan for llama.cpp has its types printed, and is coloured by the bits that they store.
     """
-    cells = _all(sites)
+    cells = sites.all()
     if any(cell.type for cell in cells):
         return _type_figure(sites)
     widths = list(BITS_COLOURS)
@@ -74,7 +74,7 @@ def plan_figure(sites: SiteMap) -> go.Figure:
 
 
 def _type_figure(sites: SiteMap) -> go.Figure:
-    used = {cell.type: cell.stored for cell in _all(sites) if cell.type and cell.stored}
+    used = {cell.type: cell.stored for cell in sites.all() if cell.type and cell.stored}
     types = sorted(used, key=lambda name: (used[name], name))
     figure = _heat_map(
         sites,
@@ -214,10 +214,6 @@ def _steps(colours: Sequence[str]) -> list[tuple[float, str]]:
 def _short(module: str) -> str:
     """``q`` for ``q_proj``: seven labels then fit side by side on a phone."""
     return module if "." in module else module.removesuffix("_proj")
-
-
-def _all(sites: SiteMap) -> list[Cell]:
-    return [cell for row in sites.cells for cell in row if cell] + list(sites.apart)
 
 
 def _sensitivity_hover(cell: Cell) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tightfit.search.records import Score, Site
-from tightfit.spaces import Decision, GgmlOption, Option, Plan
+from tightfit.spaces import Decision, GgmlOption, KvOption, Option, Plan
 
 SENSITIVITY_KINDS = {
     "calibrated": "one backward pass, calibrated by losses measured one decision at a time",
@@ -16,17 +16,26 @@ SENSITIVITY_KINDS = {
 }
 """Kinds of score that a sensitivity map may show, the best first, in words."""
 
+FIXED = "norms and other"
+"""Name of what no decision changes."""
+
+KV_CACHE = "KV cache"
+"""Name of all caches together."""
+
+_SHARES = {1.0: "", 0.75: " ¾", 0.5: " ½", 0.25: " ¼", 0.125: " ⅛"}
+
 
 @dataclass(frozen=True)
 class Cell:
-    """One matrix of the model under one option.
+    """One matrix of the model under one option, or the KV cache of one layer.
 
     Attributes:
         decision: name of the decision that governs it; fused matrices share theirs.
-        bits: nominal bits per weight.
+        bits: nominal bits per weight; of a cache, rounded, per value of the whole context.
         loss: nats per token when only that decision takes the option; None in a map of a plan.
         type, stored: of a type of llama.cpp its name, and its bits per weight with scales: several share
             their nominal bits. None for other options.
+        cache: how a KV cache is stored; None for a matrix.
     """
 
     site: str
@@ -37,6 +46,7 @@ class Cell:
     se: float | None = None
     type: str | None = None
     stored: float | None = None
+    cache: KvOption | None = None
 
 
 @dataclass(frozen=True)
@@ -45,8 +55,10 @@ class SiteMap:
 
     Attributes:
         cells: one row per layer, one entry per module, None where a layer has no such module.
-        apart: cells that belong to no layer.
+        apart: cells that belong to no layer; all KV caches are one of them where they are one decision.
         what: what the cells show, in words.
+        caches: the KV cache of every layer, None where it has no score; empty where caches are not decided
+            about layer by layer.
     """
 
     layers: tuple[int, ...]
@@ -54,14 +66,20 @@ class SiteMap:
     cells: tuple[tuple[Cell | None, ...], ...]
     apart: tuple[Cell, ...]
     what: str
+    caches: tuple[Cell | None, ...] = ()
+
+    def all(self) -> list[Cell]:
+        """Return every cell."""
+        cells = [*(cell for row in self.cells for cell in row), *self.caches, *self.apart]
+        return [cell for cell in cells if cell]
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """Weight bytes of one kind of matrix, summed over the layers.
+    """Bytes of one kind of matrix, summed over the layers, or of all KV caches.
 
     Attributes:
-        weights: number of weights; 0 for what no decision changes.
+        weights: number of weights; 0 for what no decision changes, and for caches.
         floor, ceiling: bytes under the smallest and the largest option.
         planned: bytes under the plan, None without one.
         bits: the plan's stored bits per weight, None without a plan or without weights.
@@ -79,7 +97,9 @@ def plan_map(sites: Sequence[Site], decisions: Sequence[Decision], plan: Plan) -
     """Lay a plan's options out by layer and module."""
     choices = dict(plan.choices)
     options = {d.name: d.matrix_options[d.index(choices[d.name])] for d in decisions if not d.is_kv}
-    return _lay_out(sites, lambda site: _cell(site, options[site.decision]), "bits per weight of the plan")
+    laid = _lay_out(sites, lambda site: _cell(site, options[site.decision]), "bits per weight of the plan")
+    caches = {d.name: d.kv_options[d.index(choices[d.name])] for d in decisions if d.is_kv}
+    return _with_caches(laid, decisions, lambda name: _cache_cell(name, caches[name]))
 
 
 def sensitivity_map(
@@ -91,7 +111,8 @@ def sensitivity_map(
     """Lay out what each decision alone loses at one option, or None where nothing was scored yet.
 
     The option is the one that the plan takes most often, if no other is offered by more decisions.
-    A decision that does not offer it is shown at its nearest option.
+    A decision that does not offer it is shown at its nearest option. KV caches have an option of their own,
+    chosen alike among those that lose something.
 
     Args:
         sites: of the space, in depth order.
@@ -116,20 +137,53 @@ def sensitivity_map(
         option = picked.get(site.decision)
         return _cell(site, option, held[site.decision, option.name]) if option else None
 
-    what = f"loss when only this decision is stored at {common.name}; {SENSITIVITY_KINDS[kind]}"
-    return _lay_out(sites, cell, what)
+    what = f"loss when only this decision is stored at {common.name}"
+    shown = _shown_caches(decisions, held, plan)
+    if shown:
+        what += f", or this cache at {shown[0].name}"
+    laid = _lay_out(sites, cell, f"{what}; {SENSITIVITY_KINDS[kind]}")
+
+    def cache_cell(name: str) -> Cell | None:
+        option = shown[1].get(name) if shown else None
+        return _cache_cell(name, option, held[name, option.name]) if option else None
+
+    return _with_caches(laid, decisions, cache_cell)
+
+
+def _shown_caches(
+    decisions: Sequence[Decision], held: Mapping[tuple[str, str], Score], plan: Plan | None
+) -> tuple[KvOption, dict[str, KvOption]] | None:
+    """Return the option that caches are compared at, and per decision the scored one that is nearest."""
+    scored = {d.name: [o for o in d.kv_options if (d.name, o.name) in held] for d in decisions if d.is_kv}
+    offered = [option for options in scored.values() for option in options]
+    lossy = [option for option in offered if option.quantized or option.keep < 1]
+    # Other ways to have less of a cache than fewer bits and tokens are no common measure.
+    usual = [option for option in lossy if not (option.shared or option.cutoff or option.spread)]
+    if not offered:
+        return None
+    counts = Counter(usual or lossy or offered)
+    used = Counter(name for _, name in plan.choices) if plan else Counter[str]()
+    common = max(sorted(counts), key=lambda option: (counts[option], used[option.name]))
+    near = {
+        name: min(options, key=lambda option: (option != common, option.distance(common)))
+        for name, options in scored.items()
+        if options
+    }
+    return common, near
 
 
 def memory_parts(
     decisions: Sequence[Decision], fixed: int, plan: Plan | None = None
 ) -> tuple[MemoryPart, ...]:
-    """Sum the weight bytes of decisions by their module, in order of depth; what is fixed comes last."""
+    """Sum the bytes of decisions by their module, in order of depth; what is fixed, then caches come last."""
     choices = dict(plan.choices) if plan else {}
     groups: dict[str, list[Decision]] = {}
     for decision in decisions:
-        groups.setdefault(_kind(decision), []).append(decision)
+        groups.setdefault(kind_name(decision), []).append(decision)
+    caches = groups.pop(KV_CACHE, [])
     parts = [_part(name, members, choices) for name, members in groups.items()]
-    return (*parts, MemoryPart("norms and other", 0, fixed, fixed, fixed if plan else None))
+    parts.append(MemoryPart(FIXED, 0, fixed, fixed, fixed if plan else None))
+    return (*parts, _part(KV_CACHE, caches, choices)) if caches else tuple(parts)
 
 
 def _part(name: str, decisions: Sequence[Decision], choices: Mapping[str, str]) -> MemoryPart:
@@ -154,8 +208,10 @@ def total_part(parts: Sequence[MemoryPart]) -> MemoryPart:
     return replace(total, planned=sum(size for size, _ in planned), bits=8 * governed / weights)
 
 
-def _kind(decision: Decision) -> str:
-    """``attn.q_proj`` for ``layers.3.attn.q_proj``; ``embed = head`` where they are one tensor."""
+def kind_name(decision: Decision) -> str:
+    """``attn.q_proj`` for ``layers.3.attn.q_proj``; ``embed = head`` where they are one tensor; ``KV cache``."""
+    if decision.is_kv:
+        return KV_CACHE
     if decision.name.startswith("layers."):
         return decision.name.split(".", 2)[2]
     return " = ".join(decision.sites)
@@ -173,6 +229,31 @@ def _cell(site: Site, option: Option, score: Score | None = None) -> Cell:
     if isinstance(option, GgmlOption):
         return replace(cell, type=option.type, stored=8 * option.block_bytes / option.block)
     return cell
+
+
+def cache_label(option: KvOption) -> str:
+    """Write a cache into a cell: bits of keys and values, and the share that is kept: ``4/4 ½``."""
+    if option.shared:
+        return "shared"
+    if option.cutoff:
+        return "cut"
+    kept = _SHARES.get(option.keep, f" {option.keep:.2g}".replace("0.", "."))
+    return f"{option.k_bits}{'s' if option.spread else ''}/{option.v_bits}{kept}"
+
+
+def _cache_cell(name: str, option: KvOption, score: Score | None = None) -> Cell:
+    loss, se = (score.value, score.se) if score else (None, None)
+    return Cell(name, name, option.name, round(option.bits), loss, se, cache=option)
+
+
+def _with_caches(
+    laid: SiteMap, decisions: Sequence[Decision], cell: Callable[[str], Cell | None]
+) -> SiteMap:
+    """Add the KV caches to a map: layer by layer, or apart where all are one decision."""
+    cells = {int(d.sites[0].split(".")[1]): cell(d.name) for d in decisions if d.is_kv and len(d.sites) == 1}
+    joint = [found for d in decisions if d.is_kv and len(d.sites) > 1 and (found := cell(d.name))]
+    caches = tuple(cells.get(layer) for layer in laid.layers) if any(cells.values()) else ()
+    return replace(laid, caches=caches, apart=(*laid.apart, *joint))
 
 
 def _lay_out(sites: Sequence[Site], cell: Callable[[Site], Cell | None], what: str) -> SiteMap:

@@ -47,8 +47,8 @@ class Side:
         return math.fsum((self.fixed, *terms))
 
     def keeps(self, levels: Sequence[int]) -> bool:
-        """Whether a plan stays within the limit, up to rounding errors."""
-        return self.excess(levels) <= _ROUNDING
+        """Whether a plan stays within the limit, up to rounding errors; sums of whole bytes have none."""
+        return self.excess(levels) <= (0.0 if self.unit == "B" else _ROUNDING)
 
     def excess(self, levels: Sequence[int]) -> float:
         """Return how far a plan is above the limit, relative to it; negative where it is below."""

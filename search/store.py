@@ -212,6 +212,17 @@ class Store:
                 raise ValueError(f"plan {plan.short} has {held[0]['bytes']} bytes, not {size}")
         return not held
 
+    def charge_again(self, space: Space) -> None:
+        """Count the bytes of every stored plan that a space still offers, whose caches hold more or less now."""
+        with writing(self._db):
+            for row in self._rows("SELECT digest, choices FROM plan"):
+                plan = Plan.from_dict(json.loads(row["choices"]))
+                try:
+                    size, cache = space.charge(plan)
+                except InputError:  # it has options that are not on offer any more
+                    continue
+                self._table("plan").update(row["digest"], {"bytes": size, "cache_bytes": cache})
+
     def plans(self) -> dict[str, StoredPlan]:
         """Return every plan by its digest, in the order of being first seen."""
         return {
@@ -220,7 +231,7 @@ class Store:
                 row["bytes"],
                 row["source"],
                 row["first_seen"],
-                row["cache_bytes"],
+                row.get("cache_bytes", 0),  # a reader of a file from before there were any
             )
             for row in self._rows("SELECT * FROM plan ORDER BY rowid")
         }

@@ -6,7 +6,7 @@ A run that is still under way lacks what later stages write; those parts are Non
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tightfit.search.facts import (
@@ -19,71 +19,16 @@ from tightfit.search.facts import (
     SpaceFacts,
     TextFacts,
 )
+from tightfit.search.fronts import BASELINES, SPLITS, Front, PlanRow, Rows, fronts_of
 from tightfit.search.hardware import TIMES, SpeedRow, speed_rows
 from tightfit.search.maps import MemoryPart, SiteMap, memory_parts, plan_map, sensitivity_map
-from tightfit.search.records import Event, StoredPlan
+from tightfit.search.memory_use import MemoryUse, memory_use
+from tightfit.search.probes import Probes, read_probes
+from tightfit.search.records import Event
+from tightfit.search.spending import Spent, spend
 from tightfit.search.store import Store
-from tightfit.workers.measurement import Measurement, Paired, compare
 
-SPLITS = ("holdout", "validation", "selection")
-"""Parts of the text, the most trustworthy first: whatever a choice looked at flatters that choice."""
-
-
-BASELINES = ("uniform", "mix")
-"""Kinds of plan that every search must beat."""
-
-
-@dataclass(frozen=True)
-class PlanRow:
-    """One measured plan, as a row of a table and a point of a figure.
-
-    Attributes:
-        label: where it came from, in words: ``exact``, ``uniform 4b-g64-int``.
-        kind: ``searched``, ``uniform`` or ``mix``.
-        predicted: loss under the loss model, nats per token.
-        measured: what it measured.
-        versus_chosen: this plan minus the chosen one, paired over documents.
-        dominated: another plan of the same front is no larger and no worse, and better in one.
-    """
-
-    digest: str
-    label: str
-    kind: str
-    bytes: int
-    effective_bits: float | None
-    predicted: float | None
-    measured: Measurement
-    versus_chosen: Paired | None = None
-    chosen: bool = False
-    offered: bool = False
-    best_baseline: bool = False
-    dominated: bool = False
-
-    @property
-    def short(self) -> str:
-        """First twelve characters of the digest."""
-        return self.digest[:12]
-
-    @property
-    def kl_se(self) -> float | None:
-        """Standard error of the loss; None where a single document leaves it unknown."""
-        return self.measured.kl_se if len(self.measured.documents) > 1 else None
-
-
-@dataclass(frozen=True)
-class Front:
-    """Plans that were measured on the same tokens, so that their losses compare; ascending bytes."""
-
-    split: str
-    protocol: str
-    tokens: int
-    documents: int
-    reference_perplexity: float
-    rows: tuple[PlanRow, ...]
-
-    def find(self, digest: str | None) -> PlanRow | None:
-        """Return the row of a plan, or None where it was not measured here."""
-        return next((row for row in self.rows if row.digest == digest), None)
+__all__ = ["BASELINES", "SPLITS", "Front", "PlanRow", "Summary", "summarize"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +38,8 @@ class Summary:
     Attributes:
         name: name of the run's folder.
         stage: the stage that the run was last heard of in.
-        limit: the budget in weight bytes, and ``budget`` as it was asked for.
+        limit: the budget in bytes of weights, and of KV caches where plans decide about them; ``budget`` is
+            what was asked for.
         predicted: the exact front over the loss model, ascending in bytes.
         fronts: measured plans, one front per split and set of tokens, the most trustworthy first.
         estimate_seconds: cost estimate made before the run.
@@ -102,6 +48,9 @@ class Summary:
         speeds: plans that were run in the tool they are for, the baseline of all ratios first.
         latency: tables of times by phase, as they were fitted.
         reach: whether bounds on speed can be kept, and how far plans come, in words.
+        beside: what running a plan takes beside its bytes, ``spent`` what the plan to use and the best
+            uniform one spend on what, ``probes`` what their caches forget and ``pairs`` the fit of what a
+            block loses jointly; None where plans do not decide about KV caches.
     """
 
     name: str
@@ -132,6 +81,10 @@ class Summary:
     speeds: tuple[SpeedRow, ...] = ()
     latency: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reach: Mapping[str, Any] | None = None
+    beside: MemoryUse | None = None
+    spent: Spent | None = None
+    probes: Probes | None = None
+    pairs: Mapping[str, Any] | None = None
 
     @property
     def front(self) -> Front | None:
@@ -172,7 +125,10 @@ def _summarize(store: Store) -> Summary:
     so_far = store.get("best", {}).get("digest") or (solution.digest if solution else None)
     final = plans.get((result.final if result else None) or so_far or "")
     predictions = {**_predictions(points, solution), **store.get("predicted", {})}
-    rows = _Rows(plans, space, result, predictions, store.get("baselines", []))
+    rows = Rows(plans, space, result, predictions, store.get("baselines", []))
+    measurements, link, settings = store.measurements(), store.get_fit("link"), store.get("settings")
+    fronts, limit = fronts_of(measurements, rows), budget.get("limit")
+    has_kv = space is not None and space.context is not None
     variance, band = store.get_fit("certificate_variance"), store.get_fit("certificate_band")
     return Summary(
         name=store.path.resolve().parent.name,
@@ -180,12 +136,12 @@ def _summarize(store: Store) -> Summary:
         model=ModelFacts.read(store.get("model")),
         space=space,
         text=TextFacts.read(store.get("text")),
-        limit=budget.get("limit"),
+        limit=limit,
         budget=budget.get("text"),
-        settings=store.get("settings"),
+        settings=settings,
         solution=solution,
         predicted=tuple(sorted(points, key=lambda point: point.bytes)),
-        fronts=_fronts(store.measurements(), rows),
+        fronts=fronts,
         result=result,
         sensitivity=sensitivity_map(sites, decisions, store.scores, final.plan if final else None),
         layout=plan_map(sites, decisions, final.plan) if final else None,
@@ -194,7 +150,7 @@ def _summarize(store: Store) -> Summary:
         timing=store.get("timing", {}),
         estimate_seconds=cost.get("estimate_seconds"),
         peak_memory=store.get("peak_memory"),
-        link=store.get_fit("link"),
+        link=link,
         variance=variance,
         band=band,
         sensing=store.get_fit("sensing"),
@@ -203,6 +159,12 @@ def _summarize(store: Store) -> Summary:
         speeds=speed_rows(store, {d: rows.label(d) for d in plans}) if store.get_fit("hardware") else (),
         reach=store.get("speed_reach"),
         latency={phase: data for phase in TIMES if (data := store.get_fit(f"latency_{phase}"))},
+        beside=memory_use(store.get("space"), settings),
+        spent=spend(decisions, space.fixed, link, final.plan, fronts, limit, plans)
+        if space and has_kv and final
+        else None,
+        probes=read_probes(measurements, store.get("probes"), result, fronts) if has_kv else None,
+        pairs=store.get_fit("pairs"),
     )
 
 
@@ -231,78 +193,3 @@ def _reliability(*fits: Mapping[str, Any] | None) -> tuple[ReliabilityPoint, ...
     stored = [data for fit in fits if fit for data in fit.get("points", [])]
     points = {point.digest: point for data in stored if (point := ReliabilityPoint.read(data))}
     return tuple(points.values())
-
-
-class _Rows:
-    """Makes rows of measurements: everything about a plan that is not measured."""
-
-    def __init__(
-        self,
-        plans: Mapping[str, StoredPlan],
-        space: SpaceFacts | None,
-        result: Result | None,
-        predictions: Mapping[str, float],
-        baselines: Sequence[Mapping[str, Any]],
-    ) -> None:
-        self._plans, self._space = plans, space
-        self._result = result or Result()
-        self._baselines = {entry["digest"]: entry for entry in baselines}
-        self._predictions = predictions
-
-    def label(self, digest: str) -> tuple[str, str]:
-        """Return what a plan is called, and its kind."""
-        baseline = self._baselines.get(digest, {})
-        kind = baseline["kind"] if baseline.get("kind") in BASELINES else "searched"
-        return str(baseline.get("label") or self._plans[digest].source), kind
-
-    def row(self, measured: Measurement) -> PlanRow:
-        plan = self._plans[measured.plan]
-        label, kind = self.label(measured.plan)
-        return PlanRow(
-            digest=measured.plan,
-            label=label,
-            kind=kind,
-            bytes=plan.bytes,
-            effective_bits=self._space.effective_bits(plan.bytes) if self._space else None,
-            predicted=self._predictions.get(measured.plan),
-            measured=measured,
-            chosen=measured.plan == self._result.chosen,
-            offered=measured.plan == self._result.offered,
-            best_baseline=measured.plan == self._result.best_baseline,
-        )
-
-
-def _fronts(measurements: Iterable[Measurement], rows: _Rows) -> tuple[Front, ...]:
-    groups: dict[tuple[str, str], list[Measurement]] = {}
-    for measured in measurements:
-        if measured.split in SPLITS:  # others serve proxies, where plans are partial or random
-            groups.setdefault((measured.split, measured.protocol), []).append(measured)
-    fronts = [_front([rows.row(measured) for measured in group]) for group in groups.values()]
-    return tuple(sorted(fronts, key=lambda front: (SPLITS.index(front.split), -front.tokens, front.protocol)))
-
-
-def _front(rows: list[PlanRow]) -> Front:
-    first = rows[0].measured
-    chosen = next((row.measured for row in rows if row.chosen), None)
-    rows = sorted(rows, key=lambda row: (row.bytes, row.measured.kl))
-    marked = [
-        replace(
-            row,
-            dominated=any(_dominates(other, row) for other in rows),
-            versus_chosen=compare(row.measured, chosen) if chosen and not row.chosen else None,
-        )
-        for row in rows
-    ]
-    return Front(
-        first.split,
-        first.protocol,
-        first.tokens,
-        len(first.documents),
-        first.reference_perplexity,
-        tuple(marked),
-    )
-
-
-def _dominates(first: PlanRow, second: PlanRow) -> bool:
-    a, b = (first.bytes, first.measured.kl), (second.bytes, second.measured.kl)
-    return a[0] <= b[0] and a[1] <= b[1] and a != b

@@ -22,7 +22,7 @@ MOST_ERRORS = 3.0
 """Standard errors of the reported loss by which the loss in llama.cpp may differ from it."""
 
 _WEIGHTS_ONLY = (
-    "the file holds weights only, so its loss was compared with that of the plan's weights on plain KV caches; "
+    "the file holds weights only, so its loss was compared with that of the plan's weights on plain caches; "
     "the loss that the run reports includes the plan's caches."
 )
 

@@ -217,5 +217,6 @@ def _decision(
         costs = {o: sum(load.layer_bytes(layer, o) for layer in layers) for o in offered}
     except InputError as error:
         raise InputError(f"space.kv: {error}") from error
-    options = sorted(offered, key=lambda option: (costs[option], option.name))
+    # In a short context nothing may be quantized or evicted: of equals the most exact counts as the largest.
+    options = sorted(offered, key=lambda option: (costs[option], option.bits, option.name))
     return Decision(name, tuple(sites), tuple(options), tuple(costs[o] for o in options), 0)

@@ -13,7 +13,7 @@ from tightfit.spaces.geometry import DTYPE_BYTES, Geometry
 from tightfit.spaces.ggml import GgmlOption
 from tightfit.spaces.kv import KvOption
 from tightfit.spaces.kv_rules import KvRules, build_kv_decisions
-from tightfit.spaces.memory import Load
+from tightfit.spaces.memory import PLAIN, Load
 from tightfit.spaces.options import Option
 from tightfit.spaces.plan import Plan
 from tightfit.spaces.rules import WeightRules
@@ -109,6 +109,31 @@ class Space:
         """Exact bytes of a plan's KV caches; 0 where a space does not decide about them."""
         pairs = zip(self.decisions, self.levels(plan), strict=True)
         return sum(decision.costs[level] for decision, level in pairs if decision.is_kv)
+
+    def charge(self, plan: Plan) -> tuple[int, int]:
+        """Bytes of a plan that may be partial, and what of them are KV caches.
+
+        Matrices without a choice are charged at the base dtype, caches without one as plain floats.
+
+        Raises:
+            InputError: the plan uses an option that is not offered.
+        """
+        chosen = dict(plan.choices)
+        size, cache = self.fixed_bytes, 0
+        for decision in self.decisions:
+            if decision.name in chosen:
+                cost = decision.costs[decision.index(chosen[decision.name])]
+            else:
+                cost = self._uncompressed(decision)
+            size += cost
+            cache += cost if decision.is_kv else 0
+        return size, cache
+
+    def _uncompressed(self, decision: Decision) -> int:
+        if self.load is None or not decision.is_kv:
+            return decision.weights * self.geometry.dtype_bytes
+        layers = [self.geometry.attention[int(site.split(".")[1])] for site in decision.sites]
+        return sum(self.load.layer_bytes(layer, PLAIN) for layer in layers)
 
     def bytes_of(self, levels: Sequence[int]) -> int:
         """Exact bytes of the plan with these levels: of its weights, and of its caches with a load."""

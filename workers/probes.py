@@ -22,8 +22,8 @@ _DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)  # where in the prompt, in turn
 
 
 def shorter(windows: Sequence[Window]) -> list[Window]:
-    """Return windows that score the same tokens after half the context."""
-    return [Window(w.document, w.tokens[w.prefix - w.prefix // 2 :], w.prefix // 2) for w in windows]
+    """Return windows that score the same tokens after half the context, where there is half of it."""
+    return [window.after(window.prefix // 2) for window in windows if window.prefix > 1]
 
 
 def planted(windows: Sequence[Window], vocabulary: int, seed: int) -> list[Window]:
@@ -45,5 +45,6 @@ def planted(windows: Sequence[Window], vocabulary: int, seed: int) -> list[Windo
         depth = _DEPTHS[len(made) % len(_DEPTHS)]
         start = round(depth * (window.prefix - 2 * PLANTED))
         prompt[start : start + PLANTED] = needle
-        made[window.document] = Window(window.document, np.concatenate([prompt, needle]), window.prefix)
+        tokens = np.concatenate([prompt, needle])
+        made[window.document] = Window(window.document, tokens, window.prefix, window.head)
     return list(made.values())

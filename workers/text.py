@@ -74,16 +74,29 @@ class Window:
         tokens: int64, shape (tokens,).
         prefix: how many of them the model has read before the first prediction that is scored is asked of
             it; with 0 all tokens but the first are scored.
+        head: how many of them, the first, the tokenizer puts before any text.
     """
 
     document: str
     tokens: NDArray[np.int64]
     prefix: int = 0
+    head: int = 0
 
     @property
     def scored(self) -> int:
         """Number of next-token predictions that are scored."""
         return len(self.tokens) - 1 - self.prefix
+
+    def after(self, prefix: int) -> Window:
+        """Return a window that scores the same tokens after fewer of those before them.
+
+        It still begins with what the tokenizer puts before any text: some models are lost without it.
+
+        Args:
+            prefix: at most that of this window.
+        """
+        rest = self.tokens[self.prefix - prefix + self.head :]
+        return Window(self.document, np.concatenate([self.tokens[: self.head], rest]), prefix, self.head)
 
 
 @dataclass(frozen=True)
@@ -231,7 +244,7 @@ def take(
         for name, ids in documents.items():
             piece = np.concatenate([head, ids[start : start + read + body]])[: context + left + 1]
             if len(piece) > context + 1 and len(piece) > len(prefix):
-                windows.append(Window(name, piece, context))
+                windows.append(Window(name, piece, context, len(prefix)))
                 left -= windows[-1].scored
             if left == 0:
                 return windows

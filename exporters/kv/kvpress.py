@@ -17,7 +17,7 @@ from tightfit.exporters.kv.layers import LayerCache, counted, layer_caches, load
 from tightfit.spaces import PLAIN, KvOption, Load
 
 OBSERVED_QUERIES = 32
-"""Last queries of a prompt by which tokens are judged: those of ``kvcache``, said here without loading torch."""
+"""Last queries of a prompt by which tokens are judged: those of ``kvcache``, without loading torch."""
 
 _DIGITS = 1e6
 
@@ -93,9 +93,8 @@ def _cannot_carry(caches: list[LayerCache], load: Load) -> list[str]:
             "never evict their first tokens": lambda o: _evicts(o) and o.sinks > 0,
         },
     )
-    windows = sum(cache.shape.window is not None and _evicts(cache.option) for cache in caches)
-    if windows:
-        words.append(f"{windows} of {len(caches)} layers evict tokens of a sliding window")
+    if any(cache.shape.window is not None and _evicts(cache.option) for cache in caches):
+        words.append("layers with a sliding window evict tokens")
     if load.shared_prefix and load.batch > 1:
         words.append("sequences store the prefix that they have in common once")
     return words

@@ -72,7 +72,11 @@ def option_counts(caches: Iterable[LayerCache]) -> str:
 def counted(caches: Sequence[LayerCache], what: Mapping[str, Callable[[KvOption], bool]]) -> list[str]:
     """Say for how many layers each of some statements is true; nothing where it is for none."""
     found = {words: sum(holds(cache.option) for cache in caches) for words, holds in what.items()}
-    return [f"{count} of {len(caches)} layers {words}" for words, count in found.items() if count]
+    return [f"{_share(count, len(caches))} {words}" for words, count in found.items() if count]
+
+
+def _share(count: int, layers: int) -> str:
+    return f"all {layers} layers" if count == layers else f"{count} of {layers} layers"
 
 
 def left_out(caches: Sequence[LayerCache], layout: KvLayout) -> list[str]:

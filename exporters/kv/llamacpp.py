@@ -47,7 +47,7 @@ def describe(shipment: Shipment) -> dict[str, Any]:
     """
     caches, load = layer_caches(shipment), load_of(shipment.space)
     cannot_carry = left_out(caches, "block")
-    if (kinds := len({cache.option for cache in caches})) > 1:
+    if (kinds := len({cache.option.name for cache in caches})) > 1:
         cannot_carry.append(f"layers have {kinds} different caches, and llama.cpp stores all alike")
     option = caches[0].option if not cannot_carry else _nearest(caches, load)
     if load.shared_prefix and load.batch > 1:

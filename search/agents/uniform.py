@@ -32,7 +32,7 @@ class Uniform:
 
 def _last_resort(task: Task) -> Proposal:
     """Return the fastest plan where every format is too slow or too large, else the smallest."""
-    if task.sides:
+    if any(side.unit != "B" for side in task.sides):  # the smallest plan keeps every bound on bytes
         from tightfit.search.solvers import least_violating  # brings SciPy
 
         fastest = least_violating(task.costs, task.trusted, task.free_bytes, task.sides)

@@ -11,6 +11,7 @@ import pytest
 
 from tightfit.exporters import EXPORTERS
 from tightfit.search.exporting import export_plan, listing_json, listing_table
+from tightfit.search.resolve import stored_space
 from tightfit.search.store import Store
 from tightfit.spaces import InputError
 
@@ -91,6 +92,64 @@ def test_files_are_for_cards_and_have_to_be_there(store: Store, tmp_path: Path) 
         export_plan(store, "json", tmp_path / "x", files=[tmp_path / "y"])
     with pytest.raises(InputError, match=r"y cannot be read \(No such file or directory\)"):
         export_plan(store, "card", tmp_path / "x", files=[tmp_path / "y"])
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def kv_store(fake_run: Callable[..., Store]) -> Store:
+    """Of a run that decides about KV caches, with one plan in it, its best so far."""
+    store = fake_run("inspect")
+    settings = store.get("settings")
+    space = {**settings["space"], "kv": {"keep": [0.5, 1.0]}}
+    store.put("settings", {**settings, "budget": {"total": "90MiB", "context": 1000}, "space": space})
+    decided = stored_space(store)
+    plan = decided.plan([len(decision.options) // 2 for decision in decided.decisions])
+    store.set_space(decided)
+    store.add_plan(plan, decided.bytes_of(decided.levels(plan)), "exact", decided.cache_bytes(plan))
+    store.put("best", {"digest": plan.digest})
+    return store
+
+
+def test_a_folder_is_exported_with_the_bytes_of_all_its_files(kv_store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "plan.kv"
+    exported = export_plan(kv_store, "transformers-kv", out)
+    assert exported.render().splitlines() == [f"wrote {out}", "next:", f"  {exported.after[0]}"]
+    assert exported.after[0].startswith(f"python {out / 'load_cache.py'} ")
+    size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    assert exported.to_dict()["files"] == [{"path": str(out), "bytes": size}]
+    assert exported.to_dict()["kind"] == "artefact"
+
+
+def test_a_folder_is_only_replaced_by_force_and_if_an_export_left_it(kv_store: Store, tmp_path: Path) -> None:
+    out = tmp_path / "plan.kv"
+    export_plan(kv_store, "transformers-kv", out)
+    with pytest.raises(InputError, match=r"plan\.kv exists already: name another file with --out"):
+        export_plan(kv_store, "transformers-kv", out)
+    export_plan(kv_store, "transformers-kv", out, force=True)
+    (out / "mine").touch()
+    with pytest.raises(InputError, match=r"plan\.kv is a folder with other things in it"):
+        export_plan(kv_store, "transformers-kv", out, force=True)
+    with pytest.raises(InputError, match="there is no folder"):
+        export_plan(kv_store, "transformers-kv", tmp_path / "missing" / "plan.kv")
+
+
+def test_a_recipe_for_caches_says_what_it_leaves_out(kv_store: Store, tmp_path: Path) -> None:
+    exported = export_plan(kv_store, "llama.cpp-kv", tmp_path / "recipe.json")
+    command, words, sizes = exported.after
+    assert command.startswith("llama-server -m model.gguf --cache-type-k ")
+    assert words.startswith("llama.cpp leaves out: all 4 layers ")
+    said = json.loads((tmp_path / "recipe.json").read_text(encoding="utf-8"))["bytes"]
+    assert sizes.startswith(f"caches take {said['recipe']:,} B (")
+
+
+@pytest.mark.parametrize("name", [name for name, exporter in EXPORTERS.items() if exporter.needs_kv])
+def test_a_plan_without_caches_is_refused_before_anything_is_written(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(
+        InputError, match="the plan says nothing about KV caches, so there are none to export"
+    ):
+        export_plan(store, name, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 

@@ -78,6 +78,14 @@ def test_costs_ascend_and_are_those_of_the_load(
     assert largest == [PLAIN] * 3
 
 
+def test_where_nothing_is_quantized_yet_the_most_exact_cache_is_the_last(
+    decide: Callable[..., tuple[Decision, ...]],
+) -> None:
+    for decision in decide(load=Load(30), bits=(2, 8, 16), keep=(0.5, 1.0)):
+        assert set(decision.costs) == {30 * 2 * 256}
+        assert decision.options[-1] == PLAIN
+
+
 def test_layers_with_a_window_are_counted_with_it() -> None:
     geometry = read_geometry(GEMMA)
     found = build_kv_decisions(geometry, KvRules(bits=(16,)), get_target("any"), Load(1000, 2))

@@ -80,7 +80,8 @@ def test_json_gives_every_cache_back(target: str, seed: int) -> None:
     for layer, (name, said) in enumerate(content["kv"]["layers"].items()):
         assert name == f"layers.{layer}.kv"
         option, size = said.pop("option"), said.pop("bytes")
-        assert KvOption(**said) == options[layer] == KvOption.from_name(option)
+        assert KvOption(**said) == options[layer]
+        assert KvOption.from_name(option).name == option == options[layer].name
         assert size == LOAD.layer_bytes(shipment.space.geometry.attention[layer], options[layer])
     assert content["total_bytes"] == shipment.space.bytes_of(shipment.space.levels(shipment.plan))
 
