@@ -59,7 +59,7 @@ def front_figure(
     Args:
         rows: plans measured on the same tokens.
         predicted: the exact front over the loss model.
-        limit: the budget in weight bytes.
+        limit: the budget in bytes.
         marked: a plan that somebody is looking at.
     """
     figure = go.Figure()
@@ -88,7 +88,8 @@ def front_figure(
         figure.add_trace(ring("selected", marked.digest, x, y))
     xs, ys = _window(rows, predicted, limit, floor, marked)
     figure.update_layout(layout(480, showlegend=True))
-    figure.update_xaxes(axis("weights, MiB", range=xs))
+    caches = any(row.cache_bytes for row in rows) or any(point.cache_bytes for point in predicted)
+    figure.update_xaxes(axis("weights and KV cache, MiB" if caches else "weights, MiB", range=xs))
     figure.update_yaxes(log_axis(LOSS, *ys))
     if limit is not None:
         _mark_budget(figure, limit)
@@ -104,7 +105,7 @@ def _predicted_trace(points: Sequence[PredictedPoint], floor: float) -> go.Scatt
         # The best plan at a size stays the best one until the next plan fits.
         line={"color": PREDICTED, "width": 2, "shape": "hv"},
         hovertext=[
-            f"predicted front<br>{_size(p.bytes, p.effective_bits)}<br>"
+            f"predicted front<br>{_size(p.bytes, p.cache_bytes, p.effective_bits)}<br>"
             f"predicted loss {plain(p.loss)} nats/token<br>plan {safe(p.digest[:12])}"
             for p in points
         ],
@@ -214,7 +215,7 @@ def _measured_hover(row: PlanRow) -> str:
     se = f" ± {plain(row.kl_se)}" if row.kl_se is not None else ""
     lines = [
         f"<b>{safe(row.label)}</b>" + (" · chosen" if row.chosen else ""),
-        _size(row.bytes, row.effective_bits),
+        _size(row.bytes, row.cache_bytes, row.effective_bits),
         f"loss {plain(measured.kl)}{se} nats/token",
         f"perplexity {measured.perplexity:.2f}, top-1 agreement {measured.agreement:.1%}",
         f"predicted {plain(row.predicted)} nats/token" if row.predicted is not None else "",
@@ -223,6 +224,10 @@ def _measured_hover(row: PlanRow) -> str:
     return "<br>".join(line for line in lines if line)
 
 
-def _size(size: int, effective_bits: float | None) -> str:
+def _size(size: int, cache: int, effective_bits: float | None) -> str:
     bits = f", {effective_bits:.3f} effective bits" if effective_bits is not None else ""
+    if cache:
+        return (
+            f"{size / MIB:.2f} MiB<br>{(size - cache) / MIB:.2f} weights{bits}<br>{cache / MIB:.2f} KV cache"
+        )
     return f"{size / MIB:.2f} MiB{bits}"

@@ -13,6 +13,9 @@ from tightfit.workers.measurement import Measurement, Paired, compare
 SPLITS = ("holdout", "validation", "selection")
 """Parts of the text, the most trustworthy first: whatever a choice looked at flatters that choice."""
 
+CLEAR = 2.0
+"""Standard errors beyond which a difference counts as one."""
+
 BASELINES = ("uniform", "mix")
 """Kinds of plan that every search must beat."""
 

@@ -1,4 +1,4 @@
-"""Heat maps of a model: layers by modules, with embedding and head in a strip of their own above."""
+"""Heat maps of a model: layers by modules, KV caches beside them, embedding and head in a strip above."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ ROW = 20
 
 _TOP, _STRIP, _GAP, _BOTTOM = 12, 28, 28, 84
 _MILLI = 1e-3
+_CACHE, _BESIDE = 2.0, 0.3  # width of a cache's cell and of the gap before it, in columns
 _DECADES = 3.0  # what is a thousand times less sensitive than the worst may look like nothing
 
 
@@ -51,16 +52,20 @@ def sensitivity_figure(sites: SiteMap) -> go.Figure:
 def plan_figure(sites: SiteMap) -> go.Figure:
     """Draw a plan: the bits of every matrix, printed and coloured; the brighter, the more bits.
 
-    A plan for llama.cpp has its types printed, and is coloured by the bits that they store.
+    A plan for llama.cpp has its types printed, and is coloured by the bits that they store. KV caches have
+    the bits of keys and values printed with the share of tokens that is kept, and the colour of the bits
+    that this leaves per value.
     """
     cells = sites.all()
     if any(cell.type for cell in cells):
         return _type_figure(sites)
     widths = list(BITS_COLOURS)
-    used = sorted({cell.bits for cell in cells})
-    figure = _heat_map(
-        sites, lambda cell: float(widths.index(cell.bits)), lambda cell: str(cell.bits), _plan_hover
-    )
+
+    def step(cell: Cell) -> float:
+        return float(round(_cache_colour(cell)) if cell.cache else widths.index(cell.bits))
+
+    used = [widths[place] for place in sorted({int(step(cell)) for cell in cells})]
+    figure = _heat_map(sites, step, lambda cell: _label(cell, str(cell.bits)), _plan_hover)
     figure.update_layout(
         coloraxis={
             "colorscale": _steps(list(BITS_COLOURS.values())),
@@ -78,8 +83,8 @@ def _type_figure(sites: SiteMap) -> go.Figure:
     types = sorted(used, key=lambda name: (used[name], name))
     figure = _heat_map(
         sites,
-        lambda cell: _brightness(cell.stored) if cell.stored else None,
-        lambda cell: cell.type or cell.option,
+        lambda cell: _brightness(cell.stored) if cell.stored else _cache_colour(cell) if cell.cache else None,
+        lambda cell: _label(cell, cell.type or cell.option),
         _plan_hover,
     )
     colours = list(BITS_COLOURS.values())
@@ -89,6 +94,15 @@ def _type_figure(sites: SiteMap) -> go.Figure:
         annotations=[_key(_squares({name: bits_colour(used[name]) for name in types}, 4))],
     )
     return figure
+
+
+def _cache_colour(cell: Cell) -> float:
+    return _brightness(cell.cache.bits) if cell.cache else 0.0
+
+
+def _label(cell: Cell, matrix: str) -> str:
+    """What is printed on a cell of a plan."""
+    return cache_label(cell.cache) if cell.cache else matrix
 
 
 def _brightness(bits: float) -> float:
@@ -128,16 +142,29 @@ def _heat_map(
     figure = go.Figure(layout=layout(_TOP + strip + body + _BOTTOM))
     modules = [_short(module) for module in sites.modules]
     figure.add_trace(_trace(sites.cells, value, text, hover, x=modules, y=[*sites.layers]))
+    if sites.caches:
+        column = [[cell] for cell in sites.caches]
+        figure.add_trace(_trace(column, value, text, hover, x=["KV"], y=[*sites.layers], axes=("x3", "y")))
     if sites.apart:
         labelled = lambda cell: f"{safe(cell.site)} {text(cell)}".strip()
         figure.add_trace(
-            _trace([sites.apart], value, labelled, hover, x=[c.site for c in sites.apart], y=[""], axes="2")
+            _trace(
+                [sites.apart],
+                value,
+                labelled,
+                hover,
+                x=[c.site for c in sites.apart],
+                y=[""],
+                axes=("x2", "y2"),
+            )
         )
     split = body / (strip + body) if body else 0.0
+    columns = len(modules)
+    total = columns + _BESIDE + _CACHE if sites.caches else columns
     bare = {"showgrid": False, "zeroline": False, "fixedrange": True, "ticks": ""}
     figure.update_layout(
         margin={"l": 52, "r": 8, "t": _TOP, "b": _BOTTOM},
-        xaxis={"side": "top", "type": "category", **bare},
+        xaxis={"side": "top", "type": "category", "domain": [0, columns / total], **bare},
         yaxis={
             "title": {"text": "layer", "standoff": 6, "font": {"size": 13}},
             "autorange": "reversed",
@@ -153,6 +180,9 @@ def _heat_map(
             **bare,
         },
     )
+    if sites.caches:
+        beside = {"side": "top", "anchor": "y", "type": "category", "domain": [1 - _CACHE / total, 1]}
+        figure.update_layout(xaxis3={**beside, **bare})
     return figure
 
 
@@ -163,7 +193,7 @@ def _trace(
     hover: Callable[[Cell], str],
     x: list[Any],
     y: list[Any],
-    axes: str = "",
+    axes: tuple[str, str] = ("x", "y"),
 ) -> go.Heatmap:
     return go.Heatmap(
         z=[[value(cell) if cell else None for cell in row] for row in cells],
@@ -178,8 +208,8 @@ def _trace(
         coloraxis="coloraxis",
         xgap=2,
         ygap=2,
-        xaxis=f"x{axes}",
-        yaxis=f"y{axes}",
+        xaxis=axes[0],
+        yaxis=axes[1],
     )
 
 
@@ -224,6 +254,9 @@ def _sensitivity_hover(cell: Cell) -> str:
 
 
 def _plan_hover(cell: Cell) -> str:
+    if cell.cache and not (cell.cache.shared or cell.cache.cutoff):
+        k, v, keep = cell.cache.k_bits, cell.cache.v_bits, cell.cache.keep
+        return f"{_head(cell)}<br>keys {k} bits, values {v} bits, {keep:.0%} of the tokens kept"
     return _head(cell) + (f": {plain(cell.stored)} stored bits per weight" if cell.stored else "")
 
 

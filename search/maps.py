@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from tightfit.search.records import Score, Site
+from tightfit.search.tables import kept_text
 from tightfit.spaces import Decision, GgmlOption, KvOption, Option, Plan
 
 SENSITIVITY_KINDS = {
@@ -21,8 +22,6 @@ FIXED = "norms and other"
 
 KV_CACHE = "KV cache"
 """Name of all caches together."""
-
-_SHARES = {1.0: "", 0.75: " ¾", 0.5: " ½", 0.25: " ¼", 0.125: " ⅛"}
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def total_part(parts: Sequence[MemoryPart]) -> MemoryPart:
 
 
 def kind_name(decision: Decision) -> str:
-    """``attn.q_proj`` for ``layers.3.attn.q_proj``; ``embed = head`` where they are one tensor; ``KV cache``."""
+    """``attn.q_proj`` for ``layers.3.attn.q_proj``; ``embed = head`` where they are one; ``KV cache``."""
     if decision.is_kv:
         return KV_CACHE
     if decision.name.startswith("layers."):
@@ -237,8 +236,7 @@ def cache_label(option: KvOption) -> str:
         return "shared"
     if option.cutoff:
         return "cut"
-    kept = _SHARES.get(option.keep, f" {option.keep:.2g}".replace("0.", "."))
-    return f"{option.k_bits}{'s' if option.spread else ''}/{option.v_bits}{kept}"
+    return f"{option.k_bits}{'s' if option.spread else ''}/{option.v_bits}{kept_text(option.keep)}"
 
 
 def _cache_cell(name: str, option: KvOption, score: Score | None = None) -> Cell:
@@ -246,9 +244,7 @@ def _cache_cell(name: str, option: KvOption, score: Score | None = None) -> Cell
     return Cell(name, name, option.name, round(option.bits), loss, se, cache=option)
 
 
-def _with_caches(
-    laid: SiteMap, decisions: Sequence[Decision], cell: Callable[[str], Cell | None]
-) -> SiteMap:
+def _with_caches(laid: SiteMap, decisions: Sequence[Decision], cell: Callable[[str], Cell | None]) -> SiteMap:
     """Add the KV caches to a map: layer by layer, or apart where all are one decision."""
     cells = {int(d.sites[0].split(".")[1]): cell(d.name) for d in decisions if d.is_kv and len(d.sites) == 1}
     joint = [found for d in decisions if d.is_kv and len(d.sites) > 1 and (found := cell(d.name))]

@@ -22,6 +22,7 @@ class MemoryUse:
         dtype: that they are held in then.
         plain: per layer, bytes of its cache in plain 16-bit floats, nothing evicted.
         target: the tool that runs the plans.
+        vocabulary: number of tokens that the model knows.
     """
 
     overhead: int
@@ -30,6 +31,7 @@ class MemoryUse:
     dtype: str
     plain: tuple[int, ...]
     target: str
+    vocabulary: int
 
     def plain_bytes(self, sites: Sequence[str]) -> int:
         """Bytes of some caches, named like ``layers.3.kv``, in plain 16-bit floats."""
@@ -56,4 +58,5 @@ def memory_use(space: Mapping[str, Any] | None, settings: Mapping[str, Any] | No
         geometry.dtype,
         tuple(load.layer_bytes(layer, PLAIN) for layer in geometry.attention),
         target.name,
+        geometry.vocab,
     )

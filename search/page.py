@@ -9,7 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from tightfit.search.page_style import SCRIPT, STYLE
+from tightfit.search.page_style import BARS, SCRIPT, STYLE
 
 
 class Html(str):
@@ -101,7 +101,7 @@ def page(title: str, body: Html) -> str:
             Html('<meta name="color-scheme" content="light dark">'),
             Html(f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'),
             tag("title", title),
-            tag("style", Html(STYLE)),
+            tag("style", Html(STYLE + BARS)),
             tag("script", Html(get_plotlyjs())),
         ]
     )

@@ -1,5 +1,29 @@
 """Style and script of the report's page: one column of cards, light and dark, wide and narrow."""
 
+from tightfit.search.palette import BUDGET, KINDS, PREDICTED
+
+BARS = f"""
+.memory {{ margin: 12px 0 0; }}
+.memory .bar {{ position: relative; display: flex; height: 16px; margin: 6px 0 8px; border-radius: 5px;
+  background: rgba(128, 140, 152, 0.18); }}
+.memory .bar.thin {{ height: 9px; margin: 2px 0 8px; overflow: hidden; }}
+.memory .bar i:first-child {{ border-radius: 5px 0 0 5px; }}
+.memory .bar b {{ position: absolute; top: -4px; bottom: -4px; width: 3px; margin-left: -1px;
+  border-radius: 1px; background: {BUDGET}; }}
+.memory .weights {{ background: {KINDS["searched"][0]}; }}
+.memory .embedding {{ background: {PREDICTED}; }}
+.memory .cache {{ background: {KINDS["uniform"][0]}; }}
+.memory .overhead {{ background: #8A96A3; }}
+.memory .legend {{ display: flex; flex-wrap: wrap; gap: 2px 16px; margin: 0; font-size: 0.85rem;
+  font-variant-numeric: tabular-nums; }}
+.memory .legend span {{ overflow-wrap: anywhere; }}
+.memory .legend i, .memory .legend b {{ display: inline-block; width: 10px; height: 10px; margin-right: 6px;
+  border-radius: 2px; }}
+.memory .legend b {{ width: 3px; height: 13px; vertical-align: -2px; background: {BUDGET}; }}
+.memory .note {{ margin: 6px 0 0; }}
+"""
+"""Style of bars with parts, and of the words that name them, for the report and the app alike."""
+
 STYLE = """
 :root {
   --page: #f7f8f9; --card: #ffffff; --ink: #1a2129; --muted: #5a6572; --line: #e1e5ea; --wash: #f1f4f7;

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tightfit.search.facts import Result
 from tightfit.search.fronts import Front
@@ -48,10 +47,15 @@ class Probed:
 
 @dataclass(frozen=True)
 class Probes:
-    """The plan to use under the probes, and what it was judged by: the best baseline or the search's plan."""
+    """The plan to use under the probes, and what it was judged by: the best baseline or the search's plan.
+
+    Attributes:
+        guess: nats per token that drawing planted tokens at random costs.
+    """
 
     plan: Probed
-    rival: Probed | None = None
+    rival: Probed | None
+    guess: float
 
 
 def read_probes(
@@ -59,6 +63,7 @@ def read_probes(
     probed: Mapping[str, Sequence[str]] | None,
     result: Result | None,
     fronts: Sequence[Front],
+    vocabulary: int,
 ) -> Probes | None:
     """Return what the probes of a run found; None where it has not made any.
 
@@ -67,13 +72,15 @@ def read_probes(
         probed: per split of a probe the digests of the plans that it measured, as stored.
         result: of the run.
         fronts: of the run.
+        vocabulary: number of tokens that the model knows.
     """
     if not probed or result is None:
         return None
     rival = next((d for d in (result.best_baseline, result.chosen) if d and d != result.final), None)
     latest = {(m.plan, m.split): m for m in measurements if m.plan in probed.get(m.split, ())}
     plan = _probed(result.final, fronts, latest)
-    return Probes(plan, _probed(rival, fronts, latest) if rival else None)
+    other = _probed(rival, fronts, latest) if rival else None
+    return Probes(plan, other, math.log(vocabulary))
 
 
 def extrapolated(full: float, change: float, prefix: int, context: int) -> float:
@@ -84,9 +91,7 @@ def extrapolated(full: float, change: float, prefix: int, context: int) -> float
     return max(0.0, full + change * math.log2(context / prefix))
 
 
-def _probed(
-    digest: str, fronts: Sequence[Front], latest: Mapping[tuple[str, str], Measurement]
-) -> Probed:
+def _probed(digest: str, fronts: Sequence[Front], latest: Mapping[tuple[str, str], Measurement]) -> Probed:
     row = next((row for front in fronts if front.split == "holdout" and (row := front.find(digest))), None)
     full, half = row.measured if row else None, latest.get((digest, HALF))
     if full and half and _scored(full) != _scored(half):  # windows that are too short were left out

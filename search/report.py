@@ -14,6 +14,7 @@ from tightfit.search.report_facts import (
     text_section,
     trust_section,
 )
+from tightfit.search.report_kv import cache_section, spending_section
 from tightfit.search.report_results import (
     comparison_section,
     front_section,
@@ -54,6 +55,8 @@ def render_report(summary: Summary) -> str:
         comparison_section(summary),
         speed_section(summary),
         maps_section(summary),
+        spending_section(summary),
+        cache_section(summary),
         trust_section(summary),
         memory_section(summary),
         text_section(summary),

@@ -6,10 +6,11 @@ import json
 
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.figures import reliability_figure
-from tightfit.search.maps import MemoryPart, total_part
+from tightfit.search.maps import KV_CACHE, MemoryPart, total_part
 from tightfit.search.page import Html, figure, join, section, table, tag
+from tightfit.search.report_kv import memory_bar
 from tightfit.search.summary import Summary
-from tightfit.search.words import duration, proposals, shortfalls, trust
+from tightfit.search.words import duration, model_trust, proposals, shortfalls
 from tightfit.spaces import format_size
 
 MIB = 2**20
@@ -17,7 +18,7 @@ MIB = 2**20
 
 def trust_section(summary: Summary) -> Html | None:
     """Say how far the loss model can be trusted."""
-    pairs = trust(summary)
+    pairs = model_trust(summary)
     if not pairs:
         return None
     words = tag("dl", *(join([tag("dt", topic), tag("dd", words)]) for topic, words in pairs), class_="words")
@@ -39,11 +40,19 @@ def memory_section(summary: Summary) -> Html | None:
     rows = [_memory_cells(part) for part in (*parts, total)]
     classes = ["" for _ in parts] + ["total"]
     recounted = summary.result.recounted_bytes if summary.result else None
-    notes = [f"Counted from the packed tensors: {recounted:,} bytes."] if recounted is not None else []
+    full = " and from full caches" if summary.beside else ""
+    notes = [f"Counted from the packed tensors{full}: {recounted:,} bytes."] if recounted is not None else []
+    title, caption, bar = "Memory of the weights", "Weight bytes by part", None
+    if summary.beside:
+        title, caption = "Memory of weights and KV cache", "Bytes by part"
+        caches = sum(part.planned or 0 for part in parts if part.name == KV_CACHE)
+        if total.planned is not None:
+            bar = memory_bar(total.planned, caches, space, summary.beside, summary.limit)
     return section(
-        "Memory of the weights",
+        title,
+        bar,
         _range(space, total.planned, summary.limit),
-        table("Weight bytes by part", header, rows, classes),
+        table(caption, header, rows, classes),
         *(tag("p", note, class_="note") for note in [*notes, *space.notes]),
     )
 

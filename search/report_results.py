@@ -8,7 +8,15 @@ from tightfit.search.page import Html, escaped, figure, join, section, table, ta
 from tightfit.search.report_speed import speed_facts
 from tightfit.search.speed_points import asked_bounds
 from tightfit.search.summary import Front, PlanRow, Summary
-from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, shown_rows
+from tightfit.search.tables import (
+    loss_text,
+    marks,
+    nats_text,
+    perplexity_text,
+    place_text,
+    shown_rows,
+    size_cells,
+)
 from tightfit.search.words import comparison
 from tightfit.spaces import format_size
 from tightfit.workers.measurement import Paired
@@ -82,8 +90,9 @@ def tiles(summary: Summary) -> Html | None:
     if row is None:
         return None
     measured, baseline = row.measured, summary.baseline
+    sizes = _sizes(summary, row)
     shown = [
-        _tile("Weights", f"{row.bytes / MIB:.2f}", "MiB", _of_budget(summary, row)),
+        *sizes,
         _tile("Loss, KL", nats_text(measured.kl), "", f"{_plus_minus(row)}nats/token on {measured.split}"),
         _tile(
             "Perplexity",
@@ -95,12 +104,23 @@ def tiles(summary: Summary) -> Html | None:
     ]
     if row.effective_bits is not None:
         bits = _tile("Effective bits", f"{row.effective_bits:.3f}", "", "stored per governed weight")
-        shown.insert(1, bits)
+        shown.insert(len(sizes), bits)
     if baseline and baseline.digest != row.digest and baseline.measured.kl > 0:
         ratio = measured.kl / baseline.measured.kl
         shown.append(_tile("KL ÷ best baseline", f"{ratio:.3f}", "×", baseline.label))
     shown += [_tile(*facts) for facts in speed_facts(summary, row.digest)]
     return tag("dl", *shown, class_="tiles")
+
+
+def _sizes(summary: Summary, row: PlanRow) -> list[Html]:
+    space, total = summary.space, f"{row.bytes / MIB:.2f}"
+    if space is None or space.context is None:
+        return [_tile("Weights", total, "MiB", _of_budget(summary, row))]
+    return [
+        _tile("Weights and KV cache", total, "MiB", _of_budget(summary, row)),
+        _tile("Weights", f"{row.weight_bytes / MIB:.2f}", "MiB", ""),
+        _tile("KV cache", f"{row.cache_bytes / MIB:.2f}", "MiB", f"at {place_text(space)}"),
+    ]
 
 
 def _tile(name: str, value: str, unit: str, beside: str) -> Html:
@@ -132,29 +152,31 @@ def front_section(summary: Summary) -> Html | None:
             "one standard error; hollow marks are dominated; the line is what the loss model promises."
         )
     drawing = figure("front", front_figure(rows, summary.predicted, summary.limit), caption)
-    others = [_other_front(other) for other in summary.fronts[1:]]
-    return section("Size against loss", drawing, _front_table(front) if front else None, *others)
+    others = [_other_front(other, summary) for other in summary.fronts[1:]]
+    return section("Size against loss", drawing, _front_table(front, summary) if front else None, *others)
 
 
-def _other_front(front: Front) -> Html:
+def _other_front(front: Front, summary: Summary) -> Html:
     words = f"Measured on {front.split}: {front.tokens:,} tokens, {len(front.rows)} plans"
-    return tag("details", tag("summary", words), _front_table(front))
+    return tag("details", tag("summary", words), _front_table(front, summary))
 
 
-def _front_table(front: Front) -> Html:
+def _front_table(front: Front, summary: Summary) -> Html:
     rows, hidden = shown_rows(front)
     classes = ["chosen" if row.chosen else "dominated" if row.dominated else "" for row in rows]
-    header = ["What", "MiB", "Bits", "Predicted", "KL ± se", "Minus chosen", "Perplexity", "Top-1", "Plan"]
+    caches = summary.beside is not None
+    sizes = ["Weights, MiB", "KV, MiB", "Both, MiB"] if caches else ["MiB"]
+    header = ["What", *sizes, "Bits", "Predicted", "KL ± se", "Minus chosen", "Perplexity", "Top-1", "Plan"]
     caption = f"Plans measured on {front.split}, ascending in size"
     note = tag("p", f"{hidden} more dominated plans are not shown.", class_="note") if hidden else None
-    return join([table(caption, header, [_front_cells(row) for row in rows], classes), note])
+    return join([table(caption, header, [_front_cells(row, caches) for row in rows], classes), note])
 
 
-def _front_cells(row: PlanRow) -> list[str]:
+def _front_cells(row: PlanRow, caches: bool) -> list[str]:
     measured, versus = row.measured, row.versus_chosen
     return [
         join([escaped(row.label), *(tag("span", mark, class_="mark") for mark in marks(row))]),
-        f"{row.bytes / MIB:.2f}",
+        *(size_cells(row.bytes, row.cache_bytes) if caches else [f"{row.bytes / MIB:.2f}"]),
         f"{row.effective_bits:.3f}" if row.effective_bits is not None else "",
         nats_text(row.predicted) if row.predicted is not None else "",
         loss_text(measured.kl, row.kl_se),
@@ -185,10 +207,17 @@ def maps_section(summary: Summary) -> Html | None:
         drawing = figure("sensitivity", sensitivity_figure(sensitivity), caption, tools=False)
         parts.append(section("Where the model is sensitive", drawing))
     if plan:
-        caption = "Brighter gets more bits. Point at a cell for its full format."
+        caption = "Brighter gets more bits. Point at a cell for its full format." + cache_key(plan)
         drawing = figure("plan", plan_figure(plan), caption, tools=False)
         parts.append(section("The plan", drawing, _plan_table(plan)))
     return tag("div", *parts, class_="pair") if parts else None
+
+
+def cache_key(plan: SiteMap) -> str:
+    """Say how to read the cells of KV caches, where a plan has some."""
+    if not any(cell.cache for cell in plan.all()):
+        return ""
+    return " KV: bits of keys / of values, and the share of tokens kept if not all are."
 
 
 def _plan_table(plan: SiteMap) -> Html:
@@ -196,6 +225,12 @@ def _plan_table(plan: SiteMap) -> Html:
         [str(layer), *(cell.option if cell else "" for cell in cells)]
         for layer, cells in zip(plan.layers, plan.cells, strict=True)
     ]
+    if plan.caches:
+        rows = [[*row, cell.option if cell else ""] for row, cell in zip(rows, plan.caches, strict=True)]
     apart = "; ".join(f"{cell.site}: {cell.option}" for cell in plan.apart)
-    inner = table("Options of the plan by layer and module", ["Layer", *plan.modules], rows)
+    inner = table(
+        "Options of the plan by layer and module",
+        ["Layer", *plan.modules, *(["kv"] if plan.caches else [])],
+        rows,
+    )
     return tag("details", tag("summary", "As a table"), tag("p", apart, class_="note"), inner)

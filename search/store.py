@@ -213,7 +213,7 @@ class Store:
         return not held
 
     def charge_again(self, space: Space) -> None:
-        """Count the bytes of every stored plan that a space still offers, whose caches hold more or less now."""
+        """Count the bytes of stored plans again, after a space's caches have come to hold more or less."""
         with writing(self._db):
             for row in self._rows("SELECT digest, choices FROM plan"):
                 plan = Plan.from_dict(json.loads(row["choices"]))

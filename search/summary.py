@@ -128,7 +128,7 @@ def _summarize(store: Store) -> Summary:
     rows = Rows(plans, space, result, predictions, store.get("baselines", []))
     measurements, link, settings = store.measurements(), store.get_fit("link"), store.get("settings")
     fronts, limit = fronts_of(measurements, rows), budget.get("limit")
-    has_kv = space is not None and space.context is not None
+    beside = memory_use(store.get("space"), settings)
     variance, band = store.get_fit("certificate_variance"), store.get_fit("certificate_band")
     return Summary(
         name=store.path.resolve().parent.name,
@@ -159,11 +159,13 @@ def _summarize(store: Store) -> Summary:
         speeds=speed_rows(store, {d: rows.label(d) for d in plans}) if store.get_fit("hardware") else (),
         reach=store.get("speed_reach"),
         latency={phase: data for phase in TIMES if (data := store.get_fit(f"latency_{phase}"))},
-        beside=memory_use(store.get("space"), settings),
+        beside=beside,
         spent=spend(decisions, space.fixed, link, final.plan, fronts, limit, plans)
-        if space and has_kv and final
+        if space and beside and final
         else None,
-        probes=read_probes(measurements, store.get("probes"), result, fronts) if has_kv else None,
+        probes=read_probes(measurements, store.get("probes"), result, fronts, beside.vocabulary)
+        if beside
+        else None,
         pairs=store.get_fit("pairs"),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
 MIB = 2**20
 WIDTH = 110
 """Columns that a table may take."""
+
+_DETAILS = re.compile(r"-(?:g\d+|r\d+|s\d+|row|sym|int|float|block|token)(?=[-,\s]|$)")
+"""What a format's name says beyond bits and the share of tokens kept."""
+_KEPT = {1.0: "", 0.75: " ¾", 0.5: " ½", 0.25: " ¼", 0.125: " ⅛"}
+_KEEP = re.compile(r"-keep([\d.]+)")
 
 MOST_DOMINATED = 12
 """Dominated plans of a front that a table still shows; baselines and the chosen plan always are."""
@@ -35,21 +41,29 @@ def front_table(summary: Summary, front: Front | None = None, *, whole: bool = F
     if front is None:
         return "No plan was measured yet."
     rows, hidden = (list(front.rows), 0) if whole else shown_rows(front)
+    space = summary.space
+    caches = space is not None and space.context is not None
     header = ["", "plan", "what", "MiB", "bits", "pred.", "KL ± se", "ppl", "top-1", ""]
-    cells = [_cells(row) for row in rows]
-    table = render_table(header, cells, right={3, 4, 5, 6, 7, 8})
+    if caches:
+        header = ["", "plan", "what", "weights", "KV", "MiB", "bits", "pred.", "KL ± se", ""]
+    cells = [_kv_cells(row) if caches else _cells(row) for row in rows]
+    right = {i for i, name in enumerate(header) if i > 2 and name}
+    table = render_table(header, cells, right)
     excess = max(len(line) for line in table.splitlines()) - WIDTH
     if excess > 0:  # the origin in words is the one column that can give way
+        shortened = _briefer([row[2] for row in cells]) if caches else [row[2] for row in cells]
         room = max(8, max(len(row[2]) for row in cells) - excess)
-        shortened = [[*row[:2], _shorten(row[2], room), *row[3:]] for row in cells]
-        table = render_table(header, shortened, right={3, 4, 5, 6, 7, 8})
+        shown = [_shorten(text, room) for text in shortened]
+        cells = [[*row[:2], text, *row[3:]] for row, text in zip(cells, shown, strict=True)]
+        table = render_table(header, cells, right)
     above = (
         f"{front.split}: {front.tokens:,} tokens of {front.documents} documents, "
         f"reference perplexity {front.reference_perplexity:.2f}"
     )
     below = "bits: stored per governed weight; KL in nats/token; ·: another plan is no larger and no worse"
     more = [f"{hidden} more such plans are not shown"] if hidden else []
-    return "\n".join([above, table, "; ".join([below, *more])])
+    sizes = [f"MiB: of weights, of KV cache at {place_text(space)}, and of both"] if space and caches else []
+    return "\n".join([above, table, *sizes, "; ".join([below, *more])])
 
 
 def front_tables(summary: Summary) -> str:
@@ -71,13 +85,16 @@ def predicted_table(summary: Summary, points: int = 12) -> str:
     chosen = None
     if summary.limit is not None:
         chosen = max((p for p in front if p.bytes <= summary.limit), key=lambda p: p.bytes, default=None)
+    caches = any(point.cache_bytes for point in front)
     step = max(1, (len(front) - 1) / max(points - 1, 1))
     picked = {round(i * step) for i in range(points) if round(i * step) < len(front)}
     rows = [point for i, point in enumerate(front) if i in picked or point is chosen]
-    cells = [_predicted_cells(point, point is chosen) for point in rows]
+    cells = [_predicted_cells(point, point is chosen, caches) for point in rows]
+    sizes = ["weights", "KV", "MiB"] if caches else ["MiB"]
+    header = ["plan", *sizes, "bits", "predicted loss", ""]
     lines = [
         "front predicted by the loss model (loss in nats/token)",
-        render_table(["plan", "MiB", "bits", "predicted loss", ""], cells, right={1, 2, 3}),
+        render_table(header, cells, right=set(range(1, len(header) - 1))),
     ]
     if solution and solution.gap is not None and solution.loss_predicted is not None:
         lines.append(
@@ -87,11 +104,11 @@ def predicted_table(summary: Summary, points: int = 12) -> str:
     return "\n".join(lines)
 
 
-def _predicted_cells(point: PredictedPoint, fits: bool) -> list[str]:
+def _predicted_cells(point: PredictedPoint, fits: bool, caches: bool) -> list[str]:
     bits = f"{point.effective_bits:.3f}" if point.effective_bits is not None else ""
     return [
         point.digest[:12],
-        f"{point.bytes / MIB:.2f}",
+        *(size_cells(point.bytes, point.cache_bytes) if caches else [f"{point.bytes / MIB:.2f}"]),
         bits,
         nats_text(point.loss),
         "largest within the budget" if fits else "",
@@ -124,7 +141,9 @@ def _plain_row(front: Front, row: PlanRow) -> dict[str, Any]:
         "plan": row.digest,
         "label": row.label,
         "kind": row.kind,
-        "weight_bytes": row.bytes,
+        "weight_bytes": row.weight_bytes,
+        "kv_bytes": row.cache_bytes,
+        "bytes": row.bytes,
         "effective_bits": row.effective_bits,
         "predicted_loss": row.predicted,
         "kl": measured.kl,
@@ -184,10 +203,25 @@ def split_text(size: int, cache: int) -> str:
     return f" = {format_size(size - cache)} of weights + {format_size(cache)} of KV cache"
 
 
+def place_text(space: SpaceFacts) -> str:
+    """Say where KV caches are counted: ``8,192 tokens × 4``."""
+    return f"{space.context or 0:,} tokens × {space.batch}"
+
+
+def size_cells(size: int, cache: int) -> list[str]:
+    """Write bytes as three cells: MiB of weights, of KV cache, and of both."""
+    return [f"{part / MIB:.2f}" for part in (size - cache, cache, size)]
+
+
+def kept_text(share: float) -> str:
+    """Write the share of tokens that a cache keeps behind its bits: `` ½``, `` .3``, nothing for all."""
+    return _KEPT.get(share, f" {share:.2g}".replace(" 0.", " ."))
+
+
 def feasible_range(space: SpaceFacts, limit: int | None = None) -> str:
     """Say which sizes are possible at all and, given a budget, where it lies among them."""
     bits = space.context is None  # with caches in a plan's bytes, these say nothing about its weights alone
-    what = "weights" if bits else f"weights and KV cache at {space.context} tokens × {space.batch}"
+    what = "weights" if bits else f"weights and KV cache at {place_text(space)}"
     low, high = space.effective_bits(space.floor), space.effective_bits(space.ceiling)
     span = f" ({low:.3f} to {high:.3f} effective bits)" if bits else ""
     text = (
@@ -233,6 +267,18 @@ def _cells(row: PlanRow) -> list[str]:
         f"{measured.agreement:.1%}",
         ", ".join(marks(row)),
     ]
+
+
+def _kv_cells(row: PlanRow) -> list[str]:
+    """Cells with the split of the bytes, in place of what other files and tables still hold."""
+    cells = _cells(row)
+    return [*cells[:3], *size_cells(row.bytes, row.cache_bytes), *cells[4:7], cells[9]]
+
+
+def _briefer(labels: Sequence[str]) -> list[str]:
+    """Leave the details of formats out of labels, unless labels would be the same then."""
+    brief = [_KEEP.sub(lambda found: kept_text(float(found[1])), _DETAILS.sub("", x)) for x in labels]
+    return brief if len(set(brief)) == len(set(labels)) else list(labels)
 
 
 def _shorten(text: str, room: int) -> str:

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from tightfit.search.fronts import CLEAR
+from tightfit.search.kv_words import cache_topics, pairs_words
 from tightfit.search.loss_models import link_words
 from tightfit.search.palette import plain
 from tightfit.search.summary import Summary
 from tightfit.search.tables import loss_text, nats_text, split_text
 from tightfit.spaces import format_size
 from tightfit.workers.measurement import Measurement, Paired, compare
-
-CLEAR = 2.0
-"""Standard errors beyond which a difference counts as one."""
 
 _NOISE = "within the noise of this text"
 
@@ -135,11 +134,17 @@ def _less(gain: float) -> str:
 
 
 def trust(summary: Summary) -> list[tuple[str, str]]:
-    """Say how far the loss model can be trusted: (topic, sentence) pairs, as far as the run has come."""
+    """Say how far the result can be trusted: (topic, sentence) pairs, as far as the run has come."""
+    return [*model_trust(summary), *cache_topics(summary)]
+
+
+def model_trust(summary: Summary) -> list[tuple[str, str]]:
+    """Say how far the loss model can be trusted, likewise."""
     topics = [
         ("Variance explained", _variance(summary.variance)),
         ("Near the budget", _band(summary.band)),
         ("Interaction", _link(summary.link)),
+        ("Keys, values, cache", pairs_words(summary.pairs, summary.link)),
         ("Sensing", _sensing(summary.sensing)),
         ("Solver", _solver(summary)),
     ]

@@ -375,7 +375,11 @@ def test_exporters_are_listed_without_a_run_and_load_nothing() -> None:
     assert done.returncode == 0, done.stderr
     assert imported(done.stderr).isdisjoint({"torch", "transformers", "gguf", "xllamacpp"})
     names = [entry["name"] for entry in json.loads(invoke("export", "--list", "--json").stdout)]
-    assert names == ["json", "llama.cpp", "llama.cpp-rules", "card"]
+    assert names == [
+        *("json", "llama.cpp", "llama.cpp-rules"),
+        *("transformers-kv", "kvpress", "vllm-kv", "llama.cpp-kv"),
+        "card",
+    ]
     assert all(f"\n{name} " in done.stdout for name in names)
 
 

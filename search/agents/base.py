@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tightfit.proxies.coupling import Coupling
 from tightfit.search.sides import Side, keeps_all
 from tightfit.spaces import InfeasibleError, Plan, Space
 from tightfit.workers.measurement import Measurement
+
+if TYPE_CHECKING:
+    from tightfit.proxies.coupling import Coupling
 
 Table = Sequence[NDArray[np.float64]]
 """Additive losses: one array per decision, indexed by option."""

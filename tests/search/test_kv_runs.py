@@ -43,7 +43,7 @@ SHORT: dict[str, Any] = {
         "marginal_tokens": 46,
         "fit_plans": 6,
         "fit_tokens": 46,
-        "certificate_plans": 2,
+        "certificate_plans": 4,
     },
     "search": {"agents": ["exact", "evolution"], "evaluations": 4, "batch": 2, "finalists": 2},
 }
@@ -186,7 +186,7 @@ def test_other_budgets_are_solved_without_measuring(joint: Path) -> None:
         weights = space.fixed_bytes + least[0] + 2000
         narrow = resolve(store, Budget(total=TOTAL, weights=weights, context=CONTEXT))
         assert narrow.size - narrow.cache <= weights
-        with pytest.raises(InfeasibleError, match="budget.kv allows"):
+        with pytest.raises(InfeasibleError, match=r"budget\.kv allows"):
             resolve(store, Budget(kv=least[1] - 1, context=CONTEXT))
 
 

@@ -74,18 +74,18 @@ def load(name: str) -> Replica:
     return Replica(model, read_geometry(MODELS[name]))
 
 
-@pytest.fixture(scope="module", params=MODELS)
-def replica(request: pytest.FixtureRequest) -> Replica:
-    return load(request.param)
+@pytest.fixture(scope="module")
+def replica() -> Replica:
+    return load("llama")
 
 
 @pytest.fixture
 def evaluator_of(replica: Replica, tmp_path: Path) -> Callable[..., Evaluator]:
     """Evaluators of one model that share files, but no memory."""
 
-    def build(threads: int = 1) -> Evaluator:
+    def build(threads: int = 1, of: Replica = replica) -> Evaluator:
         return Evaluator(
-            replica, {}, OptionCache(tmp_path / "options", 2**24), tmp_path / "reference", {}, threads
+            of, {}, OptionCache(tmp_path / "options", 2**24), tmp_path / "reference", {}, threads
         )
 
     return build
@@ -127,15 +127,15 @@ def count_prefills(replica: Replica) -> tuple[list[int], Callable[[], None]]:
     return calls, handle.remove
 
 
-@pytest.mark.parametrize("bits", [0, 3])
+@pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("name", PLANS)
 def test_losses_equal_a_computation_by_hand(
-    name: str, bits: int, replica: Replica, evaluator_of: Callable[..., Evaluator]
+    name: str, model: str, evaluator_of: Callable[..., Evaluator]
 ) -> None:
-    evaluator, kv = evaluator_of(), PLANS[name]
+    replica, kv = load(model), PLANS[name]
+    evaluator = evaluator_of(of=replica)
     expected = [plain(replica.model, window) for window in WINDOWS]
-    options = everywhere(replica, bits) if bits else {}
-    measured = evaluator.measure("digest", options, "selection", WINDOWS, kv)
+    measured = evaluator.measure("digest", everywhere(replica, 3), "selection", WINDOWS, kv)
     found = [by_hand(replica.model, window, kv) for window in WINDOWS]  # the weights are still applied
     divergence = [(p.exp() * (p - q)).sum(-1) for p, q in zip(expected, found, strict=True)]
     target = [torch.from_numpy(window.tokens[window.prefix + 1 :, None]) for window in WINDOWS]
@@ -189,7 +189,7 @@ def test_plans_with_equal_weights_share_their_prompts(
     # One window more has one prompt more to read.
     more = [*WINDOWS, Window("third", WINDOWS[0].tokens[::-1].copy(), 70)]
     evaluator.measure("more", everywhere(replica, 4), "selection", more, PLANS["mixed"])
-    assert calls == [70, 70, 50, 70] + [70, 70, 50] or calls == [70, 70, 50] * 2 + [70]
+    assert calls == [*[70, 70, 50] * 2, 70]
     stop()
 
 
@@ -199,7 +199,7 @@ def test_prompts_are_never_those_of_other_weights(
     evaluator = evaluator_of()
     coarse, fine = everywhere(replica, 2), everywhere(replica, 6)
     site = replica.sites[1]
-    turns = [coarse, fine, {**fine, site: coarse[site]}, {}, coarse, {site: coarse[site]}]
+    turns = [coarse, fine, {**fine, site: coarse[site]}, {}, coarse]
     found = []
     for options in turns:
         for kv in (PLANS["mixed"], PLANS["channel"]):
@@ -217,15 +217,15 @@ def test_prompts_are_never_those_of_other_weights(
 def test_the_order_of_jobs_changes_no_loss(replica: Replica, evaluator_of: Callable[..., Evaluator]) -> None:
     jobs = [
         Job(f"{bits} {name}", everywhere(replica, bits) if bits else {}, "selection", "selection", 3, kv)
-        for bits in (0, 3, 5)
+        for bits in (0, 3)
         for name, kv in [("none", {}), *PLANS.items()]
     ]
     results = []
-    for order in (jobs, jobs[::-1], [jobs[i] for i in np.random.default_rng(5).permutation(len(jobs))]):
+    for order in (jobs, [jobs[i] for i in np.random.default_rng(5).permutation(len(jobs))]):
         crew = Alone(evaluator_of(), {"selection": WINDOWS})
         outcomes = [outcome for _, outcome in crew.run(order)]
         results.append({o.plan: losses(o) for o in outcomes if isinstance(o, Measurement)})
-    assert results[0] == results[1] == results[2]
+    assert results[0] == results[1]
     assert len(results[0]) == len(jobs)
 
 
@@ -233,9 +233,9 @@ def test_windows_side_by_side_lose_what_they_lose_alone(evaluator_of: Callable[.
     windows = draw_windows(3, tuple((f"doc-{i}", 60 + i, 20) for i in range(6)))
     measured = [
         [losses(evaluator.measure("a", {}, "selection", windows, kv)) for kv in PLANS.values()]
-        for evaluator in (evaluator_of(1), evaluator_of(2), evaluator_of(4))
+        for evaluator in (evaluator_of(1), evaluator_of(3))
     ]
-    assert measured[0] == measured[1] == measured[2]
+    assert measured[0] == measured[1]
 
 
 def test_threads_that_ask_for_one_window_get_the_same(replica: Replica) -> None:
@@ -254,12 +254,8 @@ def test_threads_that_ask_for_one_window_get_the_same(replica: Replica) -> None:
 def test_no_more_bytes_are_kept_than_the_cap_allows(replica: Replica) -> None:
     with torch.no_grad():
         sizes = [prefill(replica.model, torch.from_numpy(w.tokens[None, : w.prefix])).nbytes for w in WINDOWS]
-    for cap, again in (
-        (0, [70, 70, 50]),
-        (sizes[0], [70, 50]),
-        (sizes[0] + sizes[1], [50]),
-        (sum(sizes), []),
-    ):
+    caps = {0: [70, 70, 50], sizes[0]: [70, 50], sizes[0] + sizes[1]: [50], sum(sizes): []}
+    for cap, again in caps.items():
         prompts = Prompts(replica.model, cap)
         first = [prompts.continued("a", window, PLANS["mixed"]) for window in WINDOWS]
         kept = [read.nbytes for read in prompts._kept.values()]
