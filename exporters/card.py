@@ -79,7 +79,8 @@ def _caches(shipment: Shipment) -> str:
     size = sum(cache.bytes for cache in caches)
     sequences = "1 sequence" if load.batch == 1 else f"{load.batch:,} sequences"
     shared = f", {load.shared_prefix:,} tokens in common" if load.shared_prefix and load.batch > 1 else ""
-    return f"{size:,} B at {load.context:,} tokens × {sequences}{shared}; layers: {option_counts(caches)}"
+    layers = ", ".join(f"{count} × {name}" for name, count in option_counts(caches).items())
+    return f"{size:,} B at {load.context:,} tokens × {sequences}{shared}; layers: {layers}"
 
 
 def _kind(shipment: Shipment) -> str:

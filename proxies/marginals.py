@@ -70,8 +70,8 @@ def width_of(option: Choice) -> float:
     """
     if not isinstance(option, KvOption):
         return float(option.bits)
-    uneven = (option.k_bits - option.v_bits) / 16
-    return option.bits + 1e-3 * uneven + 2e-3 * (1 - option.keep) + 1e-4 * option.spread
+    uneven, evicted = (option.k_bits - option.v_bits) / 16, 1 - option.keep
+    return option.bits + 1e-3 * uneven + 2e-3 * evicted + 1e-4 * option.spread + 1e-2 * option.shared
 
 
 def measure_marginals(

@@ -32,6 +32,8 @@ _COMMON_SD = 0.5
 _RELATIVE_SDS = (0.0, 0.1, 0.2, 0.4)
 _MISFIT = 0.03  # no plan's loss is additive to better than about 3 %, however well it was measured
 _ROUNDING = 1e-6  # nats
+_STEEPEST = 1e6
+_EXACT = 1e-4  # share of a score; far less than what is left of any misfit
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,10 @@ def _posterior(link: Link, data: PlanData) -> FittedScores:
     target = link.inverse(data.losses)
     chosen = data.choices * prior
     mean, by_group = chosen.sum(axis=1), chosen @ data.membership
-    noise = np.diag(data.variances / link.slope(target) ** 2)
+    # Where what a pool is left with is below 0, its link bends out of all proportion: plans must neither
+    # count for nothing at all nor be believed to the last digit.
+    slope = np.clip(link.slope(target), 1 / _STEEPEST, _STEEPEST)
+    noise = np.diag(np.maximum(data.variances / slope**2, (_EXACT * mean) ** 2))
     common = noise + _COMMON_SD**2 * np.outer(mean, mean)
     kernels = by_group @ by_group.T, chosen @ chosen.T
     candidates = []

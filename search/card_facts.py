@@ -114,7 +114,7 @@ def _loss(row: PlanRow, own: PlanRow) -> dict[str, Any]:
     facts = {
         "label": row.label,
         "digest": row.digest,
-        "weight_bytes": row.bytes,
+        "weight_bytes": row.weight_bytes,
         "effective_bits": row.effective_bits,
         "kl": row.measured.kl,
         "kl_se": row.kl_se,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tightfit.search.settings import Settings
-from tightfit.spaces import InputError, Space
+from tightfit.spaces import Attention, InputError, KvOption, Space
 
 LONGEST = 1024
 """Tokens of context that losses are measured after where the settings do not say."""
@@ -35,7 +35,33 @@ def prefix_of(settings: Settings, space: Space) -> int:
             f"text.prefix: losses of KV caches are measured after 1 to {space.load.context} tokens "
             f"(budget.context), not after {prefix}; a smaller text.sequence leaves room for them."
         )
+    if space.load is not None:
+        _check_compresses(space, prefix, space.load.context)
     return prefix
+
+
+def _check_compresses(space: Space, prefix: int, context: int) -> None:
+    """Refuse a prefix so short that an option changes nothing there which it changes at the budget's context.
+
+    Raises:
+        InputError: naming the option and the two lengths.
+    """
+    for decision in space.kv_decisions:
+        layer = space.geometry.attention[int(decision.sites[0].split(".")[1])]
+        for option in decision.kv_options:
+            if _compresses(option, layer, context) and not _compresses(option, layer, prefix):
+                raise InputError(
+                    f"text.prefix: after {prefix} tokens {option.name} keeps a cache as it is, which at the "
+                    f"{context} of budget.context it does not, so its loss cannot be measured there; give a "
+                    "longer prefix, or fewer residual and smaller groups."
+                )
+
+
+def _compresses(option: KvOption, layer: Attention, tokens: int) -> bool:
+    """Whether an option leaves out or quantizes anything of so many tokens."""
+    visible = tokens if layer.window is None else min(tokens, layer.window)
+    kept = option.kept(visible)
+    return option.shared or kept < visible or option.quantized_tokens(kept) > 0
 
 
 def context_note(settings: Settings, space: Space) -> str | None:

@@ -226,8 +226,7 @@ def _measured_hover(row: PlanRow) -> str:
 
 def _size(size: int, cache: int, effective_bits: float | None) -> str:
     bits = f", {effective_bits:.3f} effective bits" if effective_bits is not None else ""
-    if cache:
-        return (
-            f"{size / MIB:.2f} MiB<br>{(size - cache) / MIB:.2f} weights{bits}<br>{cache / MIB:.2f} KV cache"
-        )
-    return f"{size / MIB:.2f} MiB{bits}"
+    if not cache:
+        return f"{size / MIB:.2f} MiB{bits}"
+    weights = f"{(size - cache) / MIB:.2f} MiB of weights{bits}"
+    return f"{size / MIB:.2f} MiB<br>{weights}<br>{cache / MIB:.2f} MiB of KV cache"

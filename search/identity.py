@@ -72,13 +72,24 @@ def compare_settings(store: Store, settings: Settings) -> Change:
     return Change(tuple(lines), restarts)
 
 
-def compare_space(store: Store, space: Space) -> str | None:
+def compare_space(store: Store, space: Space, prefix: int = 0) -> str | None:
     """Say what another space means for what a run has measured, None where it is the same; writes nothing.
 
+    Args:
+        store: of the run.
+        space: of the settings that it is started with now.
+        prefix: tokens in the KV caches where losses are measured.
+
     Raises:
-        InputError: the store holds a run over other decisions.
+        InputError: the store holds a run over other decisions, or losses were measured after another number
+            of tokens.
     """
-    held = store.decisions()
+    held, before = store.decisions(), store.get("space", {}).get("prefix")
+    if store.get("identity") and before is not None and before != prefix:
+        raise InputError(
+            f"{store.path.parent} holds a run whose losses are measured after {before} tokens of context; "
+            f"now it would be {prefix}: set text.prefix to {before}, or give this run another name."
+        )
     if not store.get("identity") or held == space.decisions:
         return None
     if [(d.name, d.sites, d.weights) for d in held] != [
@@ -109,11 +120,11 @@ def adopt(store: Store, settings: Settings, change: Change, space: Space, limit:
         if store.decisions() != space.decisions:
             fits += _FITS_OF_ONE_SPACE
         store.forget((*_OF_ONE_BUDGET, "speed_reach"), fits, trials=True)
+        store.charge_again(space)
     elif change.lines:
         store.forget(_ENDINGS, ())
     if store.decisions() != space.decisions:
         store.set_space(space)
-        store.charge_again(space)
     store.put("budget", {"limit": limit, "text": budget})
     store.put("settings", settings.to_dict())
 

@@ -46,7 +46,8 @@ def pairs_words(fit: Mapping[str, Any] | None, link: Mapping[str, Any] | None) -
     counted = "counts that where both are aggressive" if used else "leaves that out"
     return (
         "Few bits in the k and v projections of a block and a small cache of what they compute make errors "
-        f"that correlate by {_signed(mean)} on average, measured on {blocks}{spread}; the loss model {counted}."
+        f"that correlate by {_signed(mean)} on average, measured on {blocks}{spread}; the loss model "
+        f"{counted}."
     )
 
 
@@ -66,11 +67,11 @@ def _context(probed: Probed, prefix: int | None, context: int | None) -> str:
     noise = ", within the noise of this text" if known and abs(change.difference) < CLEAR * change.se else ""
     doublings = math.log2(context / prefix)
     there = extrapolated(full.kl, change.difference, prefix, context)
-    times = "once more" if doublings == 1 else f"{plain(doublings)} times"
+    rest = "one more doubling" if doublings == 1 else f"{plain(doublings)} more doublings"
     return (
         f"{words} The budget counts {context:,} tokens, where nothing was measured. Extrapolated: doubling "
-        f"the context changes the loss by {_change(change.difference)}{se}{noise}; doubled {times} at that "
-        f"rate, the plan would lose about {nats_text(there)}."
+        f"the context changed the loss by {_change(change.difference)}{se}{noise}; after {rest} like that, "
+        f"the plan loses about {nats_text(there)} there."
     )
 
 

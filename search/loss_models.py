@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 from tightfit.proxies.additive import LinkAdditive
 from tightfit.proxies.coupling import Coupling
 from tightfit.proxies.pools import PooledModel
-from tightfit.search.sides import Side
+from tightfit.search.sides import Side, keeps_all
 from tightfit.search.solvers import Front, PoolFront, Solution, pool_front, solve, solve_front, solve_pools
 
 LossModel = LinkAdditive | PooledModel
 """A fitted loss model: one link for all decisions, or one for matrices and one for caches."""
+
+_TURNS = 3  # of replacing links by tangents; plans hardly move any more then
 
 Costs = Sequence[NDArray[np.int64]]
 
@@ -30,8 +32,8 @@ def solve_model(
     """Find the plan of least predicted loss within a limit.
 
     A link is monotone, so with one of them the sum of scores is what is minimized, and the solution's loss
-    is that sum. Pools with a link each are solved as such; with sides their links are replaced by their
-    tangents where the plan without sides lies.
+    is that sum. Pools with a link each are solved as such; where their best plan misses a side, their links
+    are replaced by their tangents at that plan.
 
     Args:
         costs: per decision the bytes of its options.
@@ -46,10 +48,19 @@ def solve_model(
     if isinstance(model, LinkAdditive):
         return solve(costs, model.weights, limit, sides=sides, couplings=model.couplings)
     found = solve_pools(costs, model, limit, front=front if isinstance(front, PoolFront) else None)
-    if not sides:
+    if keeps_all(sides, found.levels):
         return found
-    table, couplings = additive_table(model, found.levels)
-    return solve(costs, table, limit, sides=sides, couplings=couplings)
+    kept = found
+    for _ in range(_TURNS):
+        table, couplings = additive_table(model, kept.levels)
+        again = solve(costs, table, limit, sides=sides, couplings=couplings)
+        if again.levels == kept.levels:
+            break
+        kept = again
+    # No plan that keeps the sides is better than the best one without them.
+    loss = float(model.predict(np.array([kept.levels]))[0])
+    gap = max(0.0, loss - found.bound) / max(abs(loss), np.finfo(np.float64).tiny)
+    return Solution(kept.levels, kept.cost, loss, min(loss, found.bound), gap)
 
 
 def front_of(costs: Costs, model: LossModel) -> Front | PoolFront:

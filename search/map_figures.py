@@ -19,13 +19,15 @@ _TOP, _STRIP, _GAP, _BOTTOM = 12, 28, 28, 84
 _MILLI = 1e-3
 _CACHE, _BESIDE = 2.0, 0.3  # width of a cache's cell and of the gap before it, in columns
 _DECADES = 3.0  # what is a thousand times less sensitive than the worst may look like nothing
+_CACHE_DECADES = 4.0  # a cache may lose far more than any matrix, which should not make all of them alike
 
 
 def sensitivity_figure(sites: SiteMap) -> go.Figure:
     """Draw how much each matrix loses alone, on a logarithmic colour scale: the brighter, the worse."""
     losses = [cell.loss for cell in sites.all() if cell.loss is not None and cell.loss > 0]
     high = max(losses, default=1.0)
-    low = max(min(losses, default=high / 10), high / 10**_DECADES)
+    decades = _CACHE_DECADES if any(cell.cache for cell in sites.all()) else _DECADES
+    low = max(min(losses, default=high / 10), high / 10**decades)
     low = min(low, high / 2)  # a colour scale needs two ends
 
     def value(cell: Cell) -> float | None:

@@ -95,7 +95,7 @@ class ModelInspection:
     @property
     def _fitting(self) -> list[Pair]:
         # A cache may be larger before a group is quantized than after, so every shorter context counts too.
-        return [pair for pair in self._allowed if (pair.longest or 0) >= self.load.context]
+        return [pair for pair in self._allowed if pair.total <= (self.total or 0)]
 
     @property
     def shown(self) -> Pair:

@@ -20,7 +20,7 @@ BARS = f"""
 .memory .legend i, .memory .legend b {{ display: inline-block; width: 10px; height: 10px; margin-right: 6px;
   border-radius: 2px; }}
 .memory .legend b {{ width: 3px; height: 13px; vertical-align: -2px; background: {BUDGET}; }}
-.memory .note {{ margin: 6px 0 0; }}
+.memory .note, .memory details {{ margin: 6px 0 0; }}
 """
 """Style of bars with parts, and of the words that name them, for the report and the app alike."""
 

@@ -32,12 +32,16 @@ def memory_bar(size: int, cache: int, space: SpaceFacts, beside: MemoryUse, limi
     """
     weights, place = size - cache, place_text(space)
     parts = [("weights", weights), ("cache", cache), ("overhead", beside.overhead)]
-    names = {"weights": "weights", "cache": f"{KV_CACHE} at {place}", "overhead": "overhead"}
+    names = {"weights": "weights", "cache": KV_CACHE, "overhead": "overhead"}
+    behind = {"weights": "", "cache": f" at {place}", "overhead": ", not in the budget"}
     top = max(size + beside.overhead, limit or 0)
     drawn = [tag("i", class_=name, style=f"width: {100 * part / top:.2f}%") for name, part in parts]
     if limit is not None:
         drawn.append(tag("b", style=f"left: {100 * limit / top:.2f}%"))
-    words = [tag("span", tag("i", class_=name), f"{names[name]} {format_size(part)}") for name, part in parts]
+    words = [
+        tag("span", tag("i", class_=name), f"{names[name]} {format_size(part)}{behind[name]}")
+        for name, part in parts
+    ]
     if limit is not None:
         words.append(tag("span", tag("b"), f"budget {format_size(limit)}"))
     peak = (
@@ -50,7 +54,11 @@ def memory_bar(size: int, cache: int, space: SpaceFacts, beside: MemoryUse, limi
         tag("div", *drawn, class_="bar", aria_hidden="true"),
         tag("p", *words, class_="legend"),
         tag("p", peak, class_="note"),
-        tag("p", f"Overhead, outside the budget: {beside.formula}.", class_="note"),
+        tag(
+            "details",
+            tag("summary", "How the overhead is counted"),
+            tag("p", f"For target {beside.target}, {beside.formula}.", class_="note"),
+        ),
         class_="memory",
         role="group",
         aria_label="Memory of the plan when it runs",
@@ -65,16 +73,15 @@ def spending_section(summary: Summary) -> Html | None:
     return section("Which part spends what", *spending_parts(spent, summary))
 
 
-def spending_parts(spent: Spent, summary: Summary, plan: str = "The plan") -> Sequence[Html]:
+def spending_parts(spent: Spent, summary: Summary) -> Sequence[Html]:
     """Return bytes and predicted loss by part: as bars, as a table, and what the loss is.
 
     Args:
         spent: by a plan and perhaps the best uniform one.
         summary: of the run.
-        plan: what the plan is called.
     """
-    names = [plan, *([spent.rival.label] if spent.rival else [])]
-    short = [plan, *(["Uniform"] if spent.rival else [])]
+    names = ["the plan", *([spent.rival.label] if spent.rival else [])]
+    short = ["Plan", *(["Uniform"] if spent.rival else [])]
     scored = any(part.terms is not None for part in spent.parts)
     header = ["Part"]
     for name in short:
@@ -84,11 +91,12 @@ def spending_parts(spent: Spent, summary: Summary, plan: str = "The plan") -> Se
     classes = ["" for _ in spent.parts] + ["total"]
     notes = []
     if spent.rival:
-        notes.append(f"Uniform is {spent.rival.label}, the best uniform plan that was measured.")
+        notes.append(f"Uniform: {spent.rival.label}, the best uniform plan that was measured.")
     if scored and summary.link:
         linked = link_words(summary.link["model"])
         notes.append(
-            f"Loss: what each part adds inside the loss model, in 10⁻³ nats/token; its sum goes through {linked}."
+            "Loss: what each part adds inside the loss model, in 10⁻³ nats/token; the sum goes through "
+            f"{linked}."
         )
     bars = [_bars(spent, i, name) for i, name in enumerate(names)]
     return (
@@ -109,9 +117,9 @@ def _spending_cells(part: Spending, plans: int, scored: bool) -> list[str]:
 
 def _bars(spent: Spent, plan: int, name: str) -> Html:
     """Two bars of one plan: its bytes and its predicted loss, each by matrices, embedding and caches."""
-    bars = [("bytes", {k: float(v) for k, v in _grouped(spent, plan, loss=False).items()})]
+    bars = [("Bytes", {k: float(v) for k, v in _grouped(spent, plan, loss=False).items()})]
     if any(part.terms is not None for part in spent.parts):
-        bars.append(("loss", _grouped(spent, plan, loss=True)))
+        bars.append(("Loss", _grouped(spent, plan, loss=True)))
     drawn = []
     for what, sizes in bars:
         total = sum(sizes.values()) or 1.0

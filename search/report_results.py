@@ -116,10 +116,10 @@ def _sizes(summary: Summary, row: PlanRow) -> list[Html]:
     space, total = summary.space, f"{row.bytes / MIB:.2f}"
     if space is None or space.context is None:
         return [_tile("Weights", total, "MiB", _of_budget(summary, row))]
+    weights = f"at {place_text(space)}; weights {row.weight_bytes / MIB:.2f} MiB"
     return [
         _tile("Weights and KV cache", total, "MiB", _of_budget(summary, row)),
-        _tile("Weights", f"{row.weight_bytes / MIB:.2f}", "MiB", ""),
-        _tile("KV cache", f"{row.cache_bytes / MIB:.2f}", "MiB", f"at {place_text(space)}"),
+        _tile("KV cache", f"{row.cache_bytes / MIB:.2f}", "MiB", weights),
     ]
 
 
@@ -169,7 +169,8 @@ def _front_table(front: Front, summary: Summary) -> Html:
     header = ["What", *sizes, "Bits", "Predicted", "KL ± se", "Minus chosen", "Perplexity", "Top-1", "Plan"]
     caption = f"Plans measured on {front.split}, ascending in size"
     note = tag("p", f"{hidden} more dominated plans are not shown.", class_="note") if hidden else None
-    return join([table(caption, header, [_front_cells(row, caches) for row in rows], classes), note])
+    listed = table(caption, header, [_front_cells(row, caches) for row in rows], classes)
+    return join([tag("div", listed, class_="tight") if caches else listed, note])
 
 
 def _front_cells(row: PlanRow, caches: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -135,12 +135,13 @@ def stored_sides(store: Store, space: Space) -> tuple[Side, ...]:
 
 
 def size_budget(store: Store, size: int) -> Budget:
-    """Return a bound on all bytes that a run decides about, at the context and batch that it was given."""
-    space = stored_space(store)
-    if space.load is None:
+    """Return a bound on all bytes that a run decides about.
+
+    Where these are weights and KV caches, its bounds on one of the two alone stay.
+    """
+    if not stored_space(store).has_kv:
         return Budget(weights=size)
-    load = space.load
-    return Budget(total=size, context=load.context, batch=load.batch, shared_prefix=load.shared_prefix)
+    return replace(Settings.from_dict(store.get("settings")).budget.to_budget(), total=size)
 
 
 def resolve(store: Store, budget: Budget) -> Resolved:

@@ -88,7 +88,7 @@ def run_search(
             say(render(summarize(store)))
             _check_speed(store)
             return folder
-        moved = compare_space(store, inspection.space)
+        moved = compare_space(store, inspection.space, inspection.prefix)
         for line in (*change.words, *([moved] if moved else [])):
             say(f"changed: {line}")
 

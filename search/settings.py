@@ -106,8 +106,8 @@ class WeightSettings(Section):
 class KvSettings(Section):
     """Ways to store the KV cache of a layer: every combination of `bits` and `keep`."""
 
-    bits: KvBitsList = _KV.bits
-    """Bits per cached value on offer, of keys and of values; 16 are plain floats."""
+    bits: KvBitsList | None = _KV.bits
+    """Bits per cached value on offer, of keys and of values; null: the usual ones of the target."""
     keep: KeepList = _KV.keep
     """Shares of the context's tokens that may be kept, chosen by attention mass."""
     separate: bool = _KV.separate
@@ -325,6 +325,11 @@ class Settings(Section):
         if self.space.kv is not None:
             if self.budget.context is None:
                 raise ValueError("space.kv: also give budget.context, since the KV cache grows with it.")
+            if self.budget.shared_prefix and not get_target(self.target).kv.shares_prefixes:
+                raise ValueError(
+                    f"budget.shared_prefix: target {self.target} keeps a whole cache for every sequence, so "
+                    "nothing that they share is stored once; leave it out."
+                )
             if self.budget.tokens_per_second is not None or self.budget.latency is not None:
                 raise ValueError("space.kv: it cannot go with bounds on speed, which know plain caches only.")
         for key, tool in asked.items():

@@ -51,7 +51,7 @@ def front_table(summary: Summary, front: Front | None = None, *, whole: bool = F
     table = render_table(header, cells, right)
     excess = max(len(line) for line in table.splitlines()) - WIDTH
     if excess > 0:  # the origin in words is the one column that can give way
-        shortened = _briefer([row[2] for row in cells]) if caches else [row[2] for row in cells]
+        shortened = brief_labels([row[2] for row in cells]) if caches else [row[2] for row in cells]
         room = max(8, max(len(row[2]) for row in cells) - excess)
         shown = [_shorten(text, room) for text in shortened]
         cells = [[*row[:2], text, *row[3:]] for row, text in zip(cells, shown, strict=True)]
@@ -203,6 +203,12 @@ def split_text(size: int, cache: int) -> str:
     return f" = {format_size(size - cache)} of weights + {format_size(cache)} of KV cache"
 
 
+def brief_labels(labels: Sequence[str]) -> list[str]:
+    """Leave the details of formats out of labels, unless labels would be the same then."""
+    brief = [_KEEP.sub(lambda found: kept_text(float(found[1])), _DETAILS.sub("", x)) for x in labels]
+    return brief if len(set(brief)) == len(set(labels)) else list(labels)
+
+
 def place_text(space: SpaceFacts) -> str:
     """Say where KV caches are counted: ``8,192 tokens × 4``."""
     return f"{space.context or 0:,} tokens × {space.batch}"
@@ -273,12 +279,6 @@ def _kv_cells(row: PlanRow) -> list[str]:
     """Cells with the split of the bytes, in place of what other files and tables still hold."""
     cells = _cells(row)
     return [*cells[:3], *size_cells(row.bytes, row.cache_bytes), *cells[4:7], cells[9]]
-
-
-def _briefer(labels: Sequence[str]) -> list[str]:
-    """Leave the details of formats out of labels, unless labels would be the same then."""
-    brief = [_KEEP.sub(lambda found: kept_text(float(found[1])), _DETAILS.sub("", x)) for x in labels]
-    return brief if len(set(brief)) == len(set(labels)) else list(labels)
 
 
 def _shorten(text: str, room: int) -> str:

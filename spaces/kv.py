@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from tightfit.spaces.errors import InputError
@@ -90,6 +90,26 @@ class KvOption:
             raise InputError(f"residual ({self.residual}) and sinks ({self.sinks}) cannot be negative.")
         if self.spread and (self.layout != "channel" or self.k_bits == FLOAT_BITS):
             raise InputError("spread is about quantized keys by channel.")
+        self._leave_out_what_changes_nothing()
+
+    def _leave_out_what_changes_nothing(self) -> None:
+        """Put what has no effect on an option at its default, so that equal caches are equal options."""
+        plain = {f.name: f.default for f in fields(self)}
+        idle: set[str] = set()
+        if self.shared:
+            idle = set(plain) - {"shared"}
+        elif not self.quantized:
+            idle = (
+                {"layout", "group"}
+                if self.keep < 1 or self.cutoff
+                else {"layout", "group", "residual", "sinks"}
+            )
+        elif self.layout != "channel":
+            idle = {"group"}
+        if self.cutoff:
+            idle |= {"keep"}
+        for name in idle:
+            object.__setattr__(self, name, plain[name])
 
     @property
     def name(self) -> str:
@@ -127,9 +147,9 @@ class KvOption:
         numbers = {key: int(found[key]) for key in ("group", "residual", "sinks") if found[key] is not None}
         layout = found["layout"] or "channel"
         usual = {} if layout == "channel" else {"residual": 0, "sinks": 0}
-        fields: dict[str, Any] = {**usual, **numbers, "layout": layout, "keep": float(found["keep"] or 1.0)}
-        fields |= {"spread": bool(found["spread"]), "cutoff": bool(found["cutoff"])}
-        return cls(int(found["k"]), int(found["v"]), **fields)
+        given: dict[str, Any] = {**usual, **numbers, "layout": layout, "keep": float(found["keep"] or 1.0)}
+        given |= {"spread": bool(found["spread"]), "cutoff": bool(found["cutoff"])}
+        return cls(int(found["k"]), int(found["v"]), **given)
 
     @property
     def quantized(self) -> bool:

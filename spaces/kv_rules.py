@@ -22,7 +22,7 @@ class KvRules:
     """Which KV options a space offers, before a target and the heads of the model narrow them.
 
     Attributes:
-        bits, keep: every combination is an option.
+        bits, keep: every combination is an option; without bits, the usual ones of the target.
         separate: whether keys and values choose their bits apart from one another.
         group, residual, sinks: of every option, see :class:`~tightfit.spaces.kv.KvOption`; a target that
             evicts nothing has no residual and no sinks.
@@ -34,7 +34,7 @@ class KvRules:
             several patterns the last one wins.
     """
 
-    bits: tuple[int, ...] = (2, 4, 8, 16)
+    bits: tuple[int, ...] | None = None
     keep: tuple[float, ...] = (1.0,)
     separate: bool = False
     group: int = 32
@@ -60,19 +60,18 @@ class KvRules:
             "residual": self.residual if evicts else 0,
             "sinks": self.sinks if evicts else 0,
         }
-        pairs = [(k, v) for k in self.bits for v in self.bits if self.separate or k == v]
+        bits = self.bits or target.kv.usual
+        pairs = [(k, v) for k in bits for v in bits if self.separate or k == v]
         found: dict[str, KvOption] = {}
         for k, v in pairs:
             for keep in self.keep:
-                # A plain cache is the same whatever its layout.
-                plain = k == v == FLOAT_BITS
-                option = KvOption(k, v, keep, **({**common, "layout": "channel"} if plain else common))  # type: ignore[arg-type]
+                option = KvOption(k, v, keep, **common)  # type: ignore[arg-type]
                 found[option.name] = option
                 if self.spread and k < FLOAT_BITS:
                     twin = KvOption(k, v, keep, spread=True, **common)  # type: ignore[arg-type]
                     found[twin.name] = twin
         if self.cutoff:
-            option = KvOption(max(self.bits), max(self.bits), cutoff=True, **common)  # type: ignore[arg-type]
+            option = KvOption(max(bits), max(bits), cutoff=True, **common)  # type: ignore[arg-type]
             found[option.name] = option
         if self.share:
             found["shared"] = KvOption(shared=True)
@@ -80,7 +79,8 @@ class KvRules:
 
     def _check(self, target: Target) -> None:
         kv = target.kv
-        for bits in self.bits:
+        asked_bits = self.bits or kv.usual
+        for bits in asked_bits:
             if bits not in kv.bits:
                 raise InputError(f"space.kv.bits: {bits} is not possible ({kv.storable(target.name)}).")
         for keep in self.keep:
@@ -92,7 +92,7 @@ class KvRules:
             for what, wanted in asked.items():
                 if wanted:
                     raise InputError(f"space.kv: {what} is not possible ({kv.storable(target.name)}).")
-        quantized = [bits for bits in self.bits if bits < FLOAT_BITS]
+        quantized = [bits for bits in asked_bits if bits < FLOAT_BITS]
         if kv.widths is not None and (len(quantized) > kv.widths or (self.separate and quantized)):
             raise InputError(
                 f"space.kv.bits: target {target.name} stores every layer either as 16-bit floats or in one "
@@ -176,7 +176,7 @@ def _pinned(geometry: Geometry, rules: KvRules, target: Target, sites: Sequence[
             )
         pinned[site] = option
     widths = {bits for option in pinned.values() for bits in (option.k_bits, option.v_bits)}
-    widths = {bits for bits in widths.union(rules.bits) if bits < FLOAT_BITS}
+    widths = {bits for bits in widths.union(rules.bits or target.kv.usual) if bits < FLOAT_BITS}
     if target.kv.widths is not None and len(widths) > target.kv.widths:
         raise InputError(
             f"space.kv.pin: target {target.name} stores every layer either as 16-bit floats or in one other "

@@ -20,12 +20,16 @@ class KvRange:
         evicts: whether it can drop tokens, share caches between layers and spread bits over channels.
         joint: whether all layers take the same option.
         widths: most quantized options among the layers; the others stay 16-bit floats.
+        usual: widths that are offered where none are named.
+        shares_prefixes: whether it stores tokens once that sequences of a batch have in common.
     """
 
     layout: KvLayout = "channel"
     evicts: bool = True
     joint: bool = False
     widths: int | None = None
+    usual: tuple[int, ...] = (2, 4, 8, 16)
+    shares_prefixes: bool = False
 
     @property
     def bits(self) -> tuple[int, ...]:
@@ -103,7 +107,7 @@ TARGETS: dict[str, Target] = {
             fused=(("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj"))),
             bits=(2, 3, 4, 8, 16, 32),
             zeros=("none", "integer"),
-            kv=KvRange("token", evicts=False, widths=1),
+            kv=KvRange("token", evicts=False, widths=1, usual=(8, 16), shares_prefixes=True),
             chunk=2048,
             fused_kernels=True,
         ),
@@ -111,7 +115,7 @@ TARGETS: dict[str, Target] = {
             "llama.cpp",
             types=tuple(GGML_TYPES),
             fixed_dtype="float32",
-            kv=KvRange("block", evicts=False, joint=True),
+            kv=KvRange("block", evicts=False, joint=True, usual=(4, 5, 8, 16)),
             chunk=512,
             fused_kernels=True,
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tightfit.search.page import Html, join, tag
 from tightfit.search.summary import Summary
-from tightfit.search.tables import loss_text
+from tightfit.search.tables import loss_text, split_text
 from tightfit.search.words import duration
 from tightfit.ui.runs import STAGES, Run, elapsed
 
@@ -93,9 +93,11 @@ def _so_far(run: Run) -> str:
     best = run.best
     if best:
         limit = f" of {run.summary.limit / MIB:.2f}" if run.summary.limit is not None else ""
+        size = f"{best.bytes / MIB:.2f}{limit} MiB{split_text(best.bytes, best.cache_bytes)}"
+        loss = loss_text(best.measured.kl, best.kl_se)
         return (
-            f"Best so far: plan {best.short} ({best.label}) takes {best.bytes / MIB:.2f}{limit} MiB "
-            f"and loses {loss_text(best.measured.kl, best.kl_se)} nats/token on {best.measured.split}."
+            f"Best so far: plan {best.short} ({best.label}) takes {size} and loses {loss} nats/token on "
+            f"{best.measured.split}."
         )
     if run.summary.predicted:
         return (

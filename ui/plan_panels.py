@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tightfit.search.kv_words import cache_topics
 from tightfit.search.page import Html, escaped, join, table, tag
 from tightfit.search.palette import plain
+from tightfit.search.report_kv import memory_bar, spending_parts
 from tightfit.search.report_speed import speed_facts
 from tightfit.search.resolve import Resolved
+from tightfit.search.spending import spend
 from tightfit.search.summary import Front, PlanRow, Summary
-from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text
+from tightfit.search.tables import loss_text, marks, nats_text, perplexity_text, place_text
 from tightfit.spaces import Decision, GgmlOption, Plan, format_size
 from tightfit.ui.runs import Run
 
@@ -23,6 +26,7 @@ class Shown:
     """The plan that a page shows.
 
     Attributes:
+        bytes: of its weights, and of its KV caches where it decides about them; those are ``cache``.
         label: where it came from, in words.
         loss: predicted loss in nats per token, where something predicts it.
         resolved: how it was solved, if it is the answer to a budget.
@@ -35,6 +39,7 @@ class Shown:
     loss: float | None = None
     resolved: Resolved | None = None
     budget: int | None = None
+    cache: int = 0
 
 
 def plan_panel(run: Run, shown: Shown | None) -> Html:
@@ -50,6 +55,7 @@ def plan_panel(run: Run, shown: Shown | None) -> Html:
         tag("h2", "Plan ", tag("code", shown.plan.short), *chips),
         tag("p", _origin(shown), class_="tf-note"),
         _tiles(run.summary, shown, row),
+        _memory(run.summary, shown),
         _splits(measured) if measured else None,
         class_="tf-card",
         aria_label="The plan shown",
@@ -67,9 +73,9 @@ def _origin(shown: Shown) -> str:
 
 
 def _tiles(summary: Summary, shown: Shown, row: PlanRow | None) -> Html:
-    bits = summary.space.effective_bits(shown.bytes) if summary.space else None
-    limit = shown.budget if shown.budget is not None else summary.limit
-    tiles = [_tile("Weights", f"{shown.bytes / MIB:.2f}", "MiB", _room(shown.bytes, limit))]
+    bits = summary.space.effective_bits(shown.bytes - shown.cache) if summary.space else None
+    what = "Weights + KV cache" if summary.beside else "Weights"
+    tiles = [_tile(what, f"{shown.bytes / MIB:.2f}", "MiB", _room(shown.bytes, _limit(summary, shown)))]
     if bits is not None:
         tiles.append(_tile("Effective bits", f"{bits:.3f}", "", "stored per weight"))
     if row:
@@ -81,6 +87,17 @@ def _tiles(summary: Summary, shown: Shown, row: PlanRow | None) -> Html:
     tiles.append(_tile("Loss, predicted", loss, "", "nats/token"))
     tiles += [_tile(*facts) for facts in speed_facts(summary, shown.plan.digest)]
     return tag("dl", *tiles, class_="tf-tiles")
+
+
+def _limit(summary: Summary, shown: Shown) -> int | None:
+    return shown.budget if shown.budget is not None else summary.limit
+
+
+def _memory(summary: Summary, shown: Shown) -> Html | None:
+    """Where the memory of the plan goes when it runs, where it decides about KV caches."""
+    if summary.space is None or summary.beside is None:
+        return None
+    return memory_bar(shown.bytes, shown.cache, summary.space, summary.beside, _limit(summary, shown))
 
 
 def _room(size: int, limit: int | None) -> str:
@@ -128,6 +145,10 @@ def options_by_layer(run: Run, shown: Shown | None) -> Html:
     modules = list(dict.fromkeys(site.module for site in run.sites if site.layer is not None))
     placed = {(site.layer, site.module): choices.get(site.decision, "") for site in run.sites}
     rows = [[str(layer), *(placed.get((layer, module), "") for module in modules)] for layer in layers]
+    caches = {site: choices[d.name] for d in run.decisions if d.is_kv for site in d.sites}
+    if caches:
+        modules = [*modules, "kv"]
+        rows = [[*row, caches.get(f"layers.{layer}.kv", "")] for row, layer in zip(rows, layers, strict=True)]
     apart = [
         f"{site.name}: {choices.get(site.decision, '')}"
         for site in run.sites
@@ -169,24 +190,51 @@ def matrix_panel(run: Run, decision: Decision | None, shown: Shown | None) -> Ht
         name = [escaped(option.name)]
         if option.name == taken:
             name.append(tag("span", "plan", class_="tf-chip"))
-        bits = f"{8 * size / decision.weights:.2f}"
+        bits = f"{_bits(run, decision, size):.2f}"
         rows.append([join(name), bits, f"{size / MIB:.3f}", _milli(score.value, score.se) if score else ""])
     classes = ["chosen" if option.name == taken else "" for option in decision.options]
-    shared = [site for site in decision.sites if site != decision.name]
+    listed = table(f"Options of {decision.name}", header, rows, classes)
     return tag(
         "section",
         tag("h2", decision.name),
-        tag(
-            "p",
-            f"{decision.weights:,} weights" + (f" · {' + '.join(shared)}" if shared else ""),
-            class_="tf-note",
-        ),
-        table(f"Options of {decision.name}", header, rows, classes),
+        tag("p", _about(run, decision), class_="tf-note"),
+        tag("div", listed, class_="tf-names") if decision.is_kv else listed,
         tag("p", f"Loss alone in 10⁻³ nats/token: {run.scores_are}.", class_="tf-note")
         if run.scores_are
         else None,
         class_="tf-card",
     )
+
+
+def _bits(run: Run, decision: Decision, size: int) -> float:
+    """Stored bits per weight or, of a cache, per value of the whole context."""
+    beside = run.summary.beside
+    if decision.is_kv and beside:
+        return 16 * size / beside.plain_bytes(decision.sites)
+    return 8 * size / decision.weights
+
+
+def _about(run: Run, decision: Decision) -> str:
+    """Say what a decision is about."""
+    if decision.is_kv:
+        layers = f"of {len(decision.sites)} layers" if len(decision.sites) > 1 else "of this layer"
+        place = f" at {place_text(run.summary.space)}" if run.summary.space else ""
+        return f"KV cache {layers}{place} · bits per value of the whole context, where 16 are plain floats"
+    shared = [site for site in decision.sites if site != decision.name]
+    return f"{decision.weights:,} weights" + (f" · {' + '.join(shared)}" if shared else "")
+
+
+def spending_panel(run: Run, shown: Shown | None) -> Html:
+    """Show which part of a plan spends what, beside the best uniform plan; nothing without KV caches."""
+    summary, link = run.summary, run.summary.link
+    if shown is None or summary.space is None or summary.beside is None:
+        return Html("")
+    fixed = summary.space.fixed
+    spent = spend(run.decisions, fixed, link, shown.plan, summary.fronts, summary.limit, run.plans)
+    title = tag("h2", "Which part spends what in plan ", tag("code", shown.plan.short))
+    topics = cache_topics(summary) if summary.final and summary.final.digest == shown.plan.digest else []
+    forgets = [tag("p", tag("b", f"{topic}: "), words) for topic, words in topics]
+    return tag("section", title, *spending_parts(spent, summary), *forgets, class_="tf-card")
 
 
 def _milli(value: float, se: float | None) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import gradio as gr
 
+from tightfit.search.page_style import BARS
 from tightfit.search.palette import FONT
 from tightfit.ui.plot_click import PLOTLY_URL
 
@@ -103,7 +104,9 @@ _VALUES: dict[str, Any] = {
     "table_border_color_dark": "#2a323b",
 }
 
-STYLE = """
+STYLE = (
+    BARS
+    + """
 body {
   --tf-card: #ffffff; --tf-ink: #1a2129; --tf-muted: #5a6572; --tf-line: #e1e5ea; --tf-wash: #f1f4f7;
   --tf-accent: #0072b2; --tf-good: #00734f; --tf-bad: #b34700; --tf-mark: #fdf1e8;
@@ -194,6 +197,7 @@ h2.tf-heading { padding: 14px 18px 0; }
 .tf-card thead th { color: var(--tf-muted); font-size: 0.77rem; border-bottom-color: var(--tf-muted); }
 .tf-card th:first-child, .tf-card td:first-child { text-align: left; padding-left: 0; }
 .tf-card tbody th { font-weight: 500; }
+.tf-card .tf-names tbody th { white-space: normal; }
 .tf-card tr.chosen { background: var(--tf-mark); }
 .tf-card tr.selected > th { color: var(--tf-accent); font-weight: 650; }
 .tf-card details { margin-top: 10px; }
@@ -224,3 +228,4 @@ h2.tf-heading { padding: 14px 18px 0; }
   h2.tf-heading { padding: 12px 14px 0; }
 }
 """
+)

@@ -25,7 +25,7 @@ class View:
         digest: a stored plan that was picked; None follows the run's own best plan.
         budget: bytes that a plan is solved for; it takes the place of ``digest``.
         front: key of the front that is shown; None shows the most trustworthy one.
-        decision: the matrix that was picked; None shows the most sensitive one.
+        decision: the matrix or cache that was picked; None shows the most sensitive one.
         phase: what the page of speeds shows: ``generate`` or ``prompt``.
         seen: what the tab shows; the same again needs no drawing.
         sent: fingerprint of what each component was last given, by its id.
@@ -58,7 +58,7 @@ def shown_plan(run: Run, view: View) -> Shown | None:
     if view.budget is not None and run.summary.link is not None:
         answer = solved(run.folder, version(run.folder), view.budget)
         label = f"solved for {format_size(view.budget)}"
-        return Shown(answer.plan, answer.size, label, answer.loss, answer, view.budget)
+        return Shown(answer.plan, answer.size, label, answer.loss, answer, view.budget, answer.cache)
     best, solution = run.best, run.summary.solution
     digests = (view.digest, best.digest if best else None, solution.digest if solution else None)
     digest = next((digest for digest in digests if digest in run.plans), None)
@@ -68,7 +68,7 @@ def shown_plan(run: Run, view: View) -> Shown | None:
     rows = [row for front in run.summary.fronts if (row := front.find(digest))]
     label = _label(rows[0]) if rows else f"proposed by {stored.source}"
     loss = rows[0].predicted if rows else _predicted(run, digest)
-    return Shown(stored.plan, stored.bytes, label, loss)
+    return Shown(stored.plan, stored.bytes, label, loss, cache=stored.cache_bytes)
 
 
 def _label(row: PlanRow) -> str:
@@ -84,7 +84,7 @@ def _predicted(run: Run, digest: str) -> float | None:
 
 @lru_cache(maxsize=64)
 def solved(folder: Path, _version: Version, budget: int) -> Resolved:
-    """Return the best plan for a budget in weight bytes, from the stored scores.
+    """Return the best plan for a budget in bytes of all that the run decides about, from the stored scores.
 
     Raises:
         InputError: the run has no loss model yet.
@@ -95,11 +95,10 @@ def solved(folder: Path, _version: Version, budget: int) -> Resolved:
 
 
 def shown_decision(run: Run, view: View) -> Decision | None:
-    """Return the matrix that a view comes down to: the one picked, or the most sensitive with a choice."""
+    """Return the decision that a view comes down to: the one picked, or the most sensitive with a choice."""
     sites, free = run.summary.sensitivity, {d.name for d in run.decisions if len(d.options) > 1}
     name = view.decision
     if name is None and sites:
-        cells = [cell for row in sites.cells for cell in row if cell] + list(sites.apart)
-        scored = [cell for cell in cells if cell.loss is not None and cell.decision in free]
+        scored = [cell for cell in sites.all() if cell.loss is not None and cell.decision in free]
         name = max(scored, key=lambda cell: cell.loss or 0.0).decision if scored else None
     return next((decision for decision in run.decisions if decision.name == name), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import platform
 import time
@@ -85,6 +86,7 @@ class Evaluator:
         side_by_side = threads if replica.device.type == "cpu" else 1
         self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="window")
         self._prompts = Prompts(replica.model)
+        self._keeps_logits = "logits_to_keep" in inspect.signature(replica.model.forward).parameters
         replica.restore()  # the reference must come from the original weights, whoever used them before
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
@@ -233,8 +235,10 @@ class Evaluator:
     def _log_probs(self, window: Window) -> Tensor:
         """Log-probabilities of every next token that is scored, shape (scored, vocabulary)."""
         ids = torch.from_numpy(window.tokens).to(self.replica.device)
-        logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False).logits[0]
-        return torch.log_softmax(logits[window.prefix : -1].float(), dim=-1)
+        # The head is a large part of a small model, and what it says about a prefix is not wanted.
+        last = {"logits_to_keep": window.scored + 1} if window.prefix and self._keeps_logits else {}
+        logits = self.replica.model(input_ids=ids.unsqueeze(0), use_cache=False, **last).logits[0]
+        return torch.log_softmax(logits[-window.scored - 1 : -1].float(), dim=-1)
 
 
 def _read_reference(window: Window, path: Path) -> ReferenceWindow:

@@ -26,21 +26,21 @@ def shorter(windows: Sequence[Window]) -> list[Window]:
     return [window.after(window.prefix // 2) for window in windows if window.prefix > 1]
 
 
-def planted(windows: Sequence[Window], vocabulary: int, seed: int) -> list[Window]:
+def planted(windows: Sequence[Window], seed: int) -> list[Window]:
     """Return one window per document that asks for a sequence planted in its prefix.
 
     Args:
         windows: with prefixes, which serve as haystacks; prefixes of fewer than four times
             :data:`PLANTED` tokens are left out.
-        vocabulary: number of tokens to draw from.
-        seed: of the sequences.
+        seed: of the sequences, which are drawn from the tokens that occur in the windows.
     """
+    vocabulary = np.unique(np.concatenate([window.tokens for window in windows] or [np.zeros(0, np.int64)]))
     made: dict[str, Window] = {}
     for window in windows:
         if window.document in made or window.prefix < 4 * PLANTED:
             continue
         rng = np.random.default_rng([seed, 61, len(made)])
-        needle = rng.integers(0, vocabulary, PLANTED)
+        needle = rng.choice(vocabulary, PLANTED)
         prompt = window.tokens[: window.prefix].copy()
         depth = _DEPTHS[len(made) % len(_DEPTHS)]
         start = round(depth * (window.prefix - 2 * PLANTED))

@@ -132,6 +132,7 @@ def describe_setup(evaluator: Evaluator) -> dict[str, str]:
 
     from tightfit.compress import QUANTIZER_VERSION
     from tightfit.workers.evaluator import PROTOCOL_VERSION
+    from tightfit.workers.prompts import CACHE_VERSION
 
     replica = evaluator.replica
     on_cpu = replica.device.type == "cpu"
@@ -140,6 +141,7 @@ def describe_setup(evaluator: Evaluator) -> dict[str, str]:
         "Transformers version": transformers.__version__,
         "quantizer version": str(QUANTIZER_VERSION),
         "protocol version": str(PROTOCOL_VERSION),
+        "cache version": str(CACHE_VERSION),
         "device": str(replica.device),
         "number format": str(replica.dtype),
         "machine type": platform.machine(),

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import tightfit
+from tightfit import __version__
 from tightfit.exporters.base import Shipment
 from tightfit.exporters.kv.layers import LayerCache, is_plain, layer_caches, load_of
 from tightfit.spaces import InputError
@@ -25,6 +25,7 @@ CACHE_VERSION = 1
 
 FACTS, CODE, LOADER = "cache.json", "kvcache", "load_cache.py"
 _COMPILED = "__pycache__"
+_CODE_HERE = Path(__file__).parents[2] / "compress" / CODE  # found without importing it, which loads torch
 
 
 def export(shipment: Shipment, out: Path) -> Path:
@@ -34,14 +35,12 @@ def export(shipment: Shipment, out: Path) -> Path:
         InputError: it cannot be written, or is there with other things in it; the plan is not one of the
             space, or has no caches.
     """
-    content, root = describe(shipment), Path(tightfit.__file__).parent
+    content = describe(shipment)
     with _put_folder_in_place(out) as partial:
         (partial / FACTS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-        shutil.copyfile(root / "exporters" / "kv" / LOADER, partial / LOADER)
-        code = root / "compress" / CODE
-        shutil.copytree(
-            code, partial / CODE, ignore=shutil.ignore_patterns(_COMPILED), copy_function=shutil.copyfile
-        )
+        shutil.copyfile(Path(__file__).with_name(LOADER), partial / LOADER)
+        compiled = shutil.ignore_patterns(_COMPILED)
+        shutil.copytree(_CODE_HERE, partial / CODE, ignore=compiled, copy_function=shutil.copyfile)
     return out
 
 
@@ -55,7 +54,7 @@ def describe(shipment: Shipment) -> dict[str, Any]:
     return {
         "tightfit_cache": CACHE_VERSION,
         "kind": "artefact",
-        "made_by": f"Tightfit {tightfit.__version__} (Apache-2.0)",
+        "made_by": f"Tightfit {__version__} (Apache-2.0)",
         "model": dict(shipment.model),
         "plan": shipment.plan.digest,
         "context": load.context,

@@ -63,10 +63,9 @@ def is_plain(option: KvOption) -> bool:
     return not (option.quantized or option.keep < 1 or option.cutoff or option.shared)
 
 
-def option_counts(caches: Iterable[LayerCache]) -> str:
-    """Say how many layers have which option, the most frequent first: ``20 × k8v8-block, 10 × k16v16``."""
-    counts = Counter(cache.option.name for cache in caches)
-    return ", ".join(f"{count} × {name}" for name, count in counts.most_common())
+def option_counts(caches: Iterable[LayerCache]) -> dict[str, int]:
+    """Return how many layers have which option, by its name, the most frequent first."""
+    return dict(Counter(cache.option.name for cache in caches).most_common())
 
 
 def counted(caches: Sequence[LayerCache], what: Mapping[str, Callable[[KvOption], bool]]) -> list[str]:

@@ -57,7 +57,7 @@ def describe(shipment: Shipment) -> dict[str, Any]:
         cannot_carry.append(f"quantized layers have {len(widths)} widths, and vLLM takes one")
     options = [cache.option for cache in caches] if not cannot_carry else _nearest(caches, load)
     notes = [
-        "vLLM quantizes with its own kernels; its int4 rotates keys and values and has zero points",
+        "vLLM quantizes with kernels of its own, which for int4 are more than plain rounding",
         "a common prefix of sequences is shared in whole blocks of tokens",
     ]
     settings = {"arguments": _arguments(options, load)}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, Linear, Space
+from tightfit.spaces import EMBED, HEAD, Geometry, GgmlOption, KvOption, Linear, Space
 
 _KINDS = {
     "v_proj": "value",
@@ -73,12 +73,15 @@ RECIPES: dict[str, Recipe] = {
 """Mixes by the name that ``llama-quantize`` knows them by."""
 
 
-def recipe_levels(space: Space, recipe: Recipe) -> tuple[int, ...] | None:
-    """Return the levels of a mix, or None where a decision does not offer the type that it needs."""
+def recipe_levels(space: Space, recipe: Recipe, cache: KvOption | None = None) -> tuple[int, ...] | None:
+    """Return the levels of a mix, or None where a decision does not offer the type that it needs.
+
+    It says nothing about KV caches: all have the given option, or are as large as they may be.
+    """
     levels = []
-    for decision in space.decisions:
+    for decision in space.matrix_decisions:
         option = recipe.type_of(space.geometry.linear(decision.sites[0]), space.geometry)
         if option not in decision.options:
             return None
         levels.append(decision.options.index(option))
-    return tuple(levels)
+    return (*levels, *space.uniform_levels(option, cache)[len(levels) :])

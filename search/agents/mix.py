@@ -61,12 +61,13 @@ class Mix:
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the mixes, those that use most of the budget first."""
         proposals: dict[str, Proposal] = {}
-        for name, recipe in RECIPES.items() if task.space.target.types else ():
-            known = recipe_levels(task.space, recipe)
-            if known is not None and task.keeps(known):
-                proposal = task.proposal(known, f"llama.cpp {name}", "mix")
-                proposals.setdefault(proposal.plan.digest, proposal)
         for cache in cache_formats(task.space):
+            for name, recipe in RECIPES.items() if task.space.target.types else ():
+                known = recipe_levels(task.space, recipe, cache)
+                if known is not None and task.keeps(known):
+                    words = f"llama.cpp {name}" + (f" + {cache.name}" if cache else "")
+                    proposal = task.proposal(known, words, "mix")
+                    proposals.setdefault(proposal.plan.digest, proposal)
             for low, high in _pairs(task, cache):
                 whole = [task.space.uniform_levels(option, cache) for option in (low, high)]
                 for name, order in ORDERS.items():

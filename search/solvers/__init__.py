@@ -22,6 +22,7 @@ Behind them: :mod:`_table <tightfit.search.solvers._table>` checks and pads the 
 """
 
 from tightfit.search.sides import Side, keeps_all
+from tightfit.search.solvers._coupled import MOST_COMBINATIONS
 from tightfit.search.solvers._exact import solve
 from tightfit.search.solvers._front import Front, solve_front
 from tightfit.search.solvers._greedy import greedy
@@ -33,7 +34,7 @@ from tightfit.search.solvers._solution import Solution
 from tightfit.search.solvers._table import Table
 
 __all__ = [
-    "Curve", "Front", "PoolFront", "Relaxation", "Side", "Solution", "Table",
+    "MOST_COMBINATIONS", "Curve", "Front", "PoolFront", "Relaxation", "Side", "Solution", "Table",
     "greedy", "keeps_all", "least_violating", "pool_front", "solve", "solve_front", "solve_k_best",
     "solve_pools",
 ]  # fmt: skip

@@ -25,7 +25,8 @@ from tightfit.search.solvers._states import undominated
 from tightfit.search.solvers._table import Floats, Ints, Ragged, Table, check_sides
 from tightfit.spaces import InputError
 
-_COMBINATIONS = 1 << 14  # of one super-decision: 3 decisions of 25 options
+MOST_COMBINATIONS = 1 << 14
+"""Joint choices that one super-decision may have: 3 decisions of 25 options."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,10 +124,10 @@ def _components(decisions: int, couplings: Sequence[Coupling]) -> list[list[int]
 
 def _combine(members: list[int], counts: Ints) -> _Block:
     sizes = [int(counts[member]) for member in members]
-    if len(members) > 1 and np.prod(sizes, dtype=np.float64) > _COMBINATIONS:
+    if len(members) > 1 and np.prod(sizes, dtype=np.float64) > MOST_COMBINATIONS:
         raise InputError(
             f"the coupled decisions {members} have {' × '.join(map(str, sizes))} combinations; "
-            f"at most {_COMBINATIONS} can be solved exactly. Offer fewer options or couple fewer decisions."
+            f"at most {MOST_COMBINATIONS} can be solved exactly: offer fewer options, or couple fewer."
         )
     return _Block(members, np.indices(sizes).reshape(len(sizes), -1).T)
 

@@ -8,6 +8,7 @@ block, where both are aggressive. Elsewhere losses are taken to add.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,8 +17,9 @@ from numpy.typing import NDArray
 
 from tightfit.proxies.coupling import Coupling, measured_excess
 from tightfit.search.archive import SENSING
+from tightfit.search.solvers import MOST_COMBINATIONS
 from tightfit.search.stages.prepare import Bench
-from tightfit.spaces import Plan, Space
+from tightfit.spaces import Decision, KvOption, Plan, Space
 from tightfit.workers.measurement import Failure
 
 Table = Sequence[NDArray[np.float64]]
@@ -44,6 +46,16 @@ def measure_pairs(bench: Bench, losses: Table, count: int) -> tuple[Coupling, ..
     """
     blocks = _blocks(bench.space)
     if not blocks or not count:
+        bench.store.forget((), ("pairs",))  # of earlier settings
+        return ()
+    large = [block for block in blocks if _combinations(bench.space, block) > MOST_COMBINATIONS]
+    if large:
+        names = [bench.space.decisions[i].name for i in (*large[0].projections, large[0].cache)]
+        bench.store.forget((), ("pairs",))
+        bench.progress.note(
+            f"pairs: left out, since {', '.join(names)} have more than {MOST_COMBINATIONS} joint choices; "
+            "offer fewer options to have them"
+        )
         return ()
     at = np.unique(np.linspace(0, len(blocks) - 1, min(count, len(blocks))).round().astype(int))
     chosen = [blocks[i] for i in at]
@@ -60,7 +72,7 @@ def measure_pairs(bench: Bench, losses: Table, count: int) -> tuple[Coupling, ..
         return ()
     mean = float(np.mean(known))
     return tuple(
-        _coupling(block, losses, mean if found.get(block) is None else float(found[block] or 0.0))
+        _coupling(bench.space, block, losses, mean if (rho := found.get(block)) is None else rho)
         for block in blocks
     )
 
@@ -81,8 +93,12 @@ def _blocks(space: Space) -> list[_Block]:
 
 def _correlations(bench: Bench, blocks: Sequence[_Block], losses: Table) -> list[float | None]:
     """Measure ρ of every block: its projections alone, its cache alone, and both together."""
-    worst = {i: int(np.argmax(losses[i])) for b in blocks for i in (*b.projections, b.cache)}
     decisions = bench.space.decisions
+    worst = {
+        i: int(np.argmax(np.where(_stored(decisions[i]), losses[i], -np.inf)))
+        for b in blocks
+        for i in (*b.projections, b.cache)
+    }
     named = {i: (decisions[i].name, decisions[i].options[level].name) for i, level in worst.items()}
     plans: list[Plan] = []
     for block in blocks:
@@ -105,14 +121,25 @@ def _rho(cache: float | None, weights: float | None, joint: float | None) -> flo
     return float(np.clip(measured_excess(joint, [cache, weights]) / (2 * np.sqrt(cache * weights)), -1, 1))
 
 
-def _coupling(block: _Block, losses: Table, rho: float) -> Coupling:
+def _combinations(space: Space, block: _Block) -> int:
+    return math.prod(len(space.decisions[i].options) for i in (*block.projections, block.cache))
+
+
+def _stored(decision: Decision) -> NDArray[np.bool_]:
+    """Which options store numbers of the layer itself with an error, rather than forget or borrow them."""
+    own = [not isinstance(o, KvOption) or (o.quantized and not o.cutoff) for o in decision.options]
+    return np.array(own) if any(own) else np.ones(len(own), dtype=bool)
+
+
+def _coupling(space: Space, block: _Block, losses: Table, rho: float) -> Coupling:
     """Excess of all joint choices of a block where projections and cache are both aggressive."""
     weights = np.zeros(())
     aggressive = np.zeros((), dtype=bool)
     for i in block.projections:
         weights = weights[..., None] + losses[i]
         aggressive = aggressive[..., None] | _aggressive(losses[i])
-    joint = aggressive[..., None] & _aggressive(losses[block.cache])
+    cached = _aggressive(losses[block.cache]) & _stored(space.decisions[block.cache])
+    joint = aggressive[..., None] & cached
     product = np.maximum(weights[..., None], 0.0) * np.maximum(losses[block.cache], 0.0)
     excess = np.where(joint, 2 * rho * np.sqrt(product), 0.0)
     return Coupling((*block.projections, block.cache), excess)

@@ -17,6 +17,7 @@ from tightfit.search.contexts import prefix_of
 from tightfit.search.cost import runs_files
 from tightfit.search.identity import identify
 from tightfit.search.machine import physical_cores
+from tightfit.search.probes import COPY, HALF
 from tightfit.search.progress import Progress
 from tightfit.search.settings import Settings
 from tightfit.search.store import Store
@@ -30,9 +31,6 @@ from tightfit.workers.recipe import Recipe, digest_importance, write_importance
 from tightfit.workers.text import Splits, Text, Window, load_text, split_documents
 
 SPLITS = ("calibration", "selection", "validation", "holdout")
-
-HALF, COPY = "holdout after half the context", "copying"
-"""Further texts where KV caches are decided about, see :mod:`tightfit.workers.probes`."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,8 @@ def prepare(
     replica = Replica(loaded.model, loaded.geometry)
     before = {key: store.get(key, {}) for key in ("timing", "work")}
     calibration = [
-        torch.from_numpy(window.tokens).to(replica.device) for window in splits["calibration"].windows
+        torch.from_numpy(window.tokens[window.prefix :]).to(replica.device)
+        for window in splits["calibration"].windows
     ]
     with progress.stage("prepare", "calibration statistics"):
         importance = input_energy(loaded.model, loaded.geometry, calibration)
@@ -129,7 +128,7 @@ def prepare(
     windows: dict[str, tuple[Window, ...]] = {name: splits[name].windows for name in SPLITS}
     if space.has_kv:
         windows[HALF] = tuple(shorter(windows["holdout"]))
-        windows[COPY] = tuple(planted(windows["holdout"], space.geometry.vocab, settings.seed))
+        windows[COPY] = tuple(planted(windows["holdout"], settings.seed))
     kept = options.with_suffix(".safetensors")
     write_importance(kept, importance)
     recipe = Recipe(

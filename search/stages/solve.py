@@ -24,7 +24,7 @@ def make_task(bench: Bench, sensed: Sensed, model: LossModel, sides: tuple[Side,
     """
     settings, space = bench.settings, bench.space
     costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
-    best = solve_model(costs, model, min(bench.limit, space.ceiling) - space.fixed_bytes)
+    best = solve_model(costs, model, min(bench.limit, space.ceiling) - space.fixed_bytes, sides)
     fitted, couplings = additive_table(model, best.levels)
     tables = {"fitted": fitted, "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
     mode, sensitivity = settings.search.mode, sensitivity_at(bench, fitted)

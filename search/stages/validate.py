@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from tightfit.search.agents import Proposal
 from tightfit.search.archive import successes
 from tightfit.search.hardware import speed_text
+from tightfit.search.probes import COPY, HALF
 from tightfit.search.stages.crews import validation_crew
 from tightfit.search.stages.explore import Candidate
-from tightfit.search.stages.prepare import COPY, HALF, Bench
+from tightfit.search.stages.prepare import Bench
 from tightfit.search.stages.speed import excesses, misses, run_finalists
 from tightfit.search.words import Judged, Outcome, verdict
 from tightfit.spaces import InfeasibleError, Plan, format_size

@@ -176,3 +176,16 @@ def test_pools_in_any_order_of_decisions_give_the_same_fit():
     mixed = fit_pools(scores, groups, levels[:, order], losses, ses, pools, 0).model
     plain = fit_pools(world.scores, world.groups, levels, losses, ses, POOLS, 0).model
     assert mixed.predict(levels[:, order]) == pytest.approx(plain.predict(levels))
+
+
+@pytest.mark.parametrize("plans", [6, 9])
+def test_a_pool_that_seems_to_lose_less_than_nothing_does_no_harm(plans: int) -> None:
+    """What the other pool leaves of few plans' losses may be below 0, where links bend beyond all measure."""
+    world = make((Identity(), Identity()))
+    for seed in range(4):
+        levels, losses, ses = world.measured(plans, seed)
+        low = losses - 1.3 * sum(world.scores[d][levels[:, d]] for d in POOLS[1][1])
+        with np.errstate(all="raise", under="ignore"):
+            choice = choose_model(world.scores, world.groups, levels, np.maximum(low, 1e-3), ses, seed, POOLS)
+        assert all(np.isfinite(row.error) for row in choice.table)
+        assert np.isfinite(choice.model.predict(world.draw(50, 3))).all()

@@ -12,7 +12,7 @@ import pytest
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.records import Score
 from tightfit.search.store import Store
-from tightfit.spaces import Plan, Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.spaces import KvRules, Load, Plan, Space, WeightRules, build_space, get_target, read_geometry
 from tightfit.workers.measurement import DocumentLoss, Measurement
 
 MIB = 2**20
@@ -29,12 +29,17 @@ CONFIG = {
     "tie_word_embeddings": True,
 }
 RULES: dict[str, Any] = {"bits": (3, 4, 5, 6), "groups": (64,), "zeros": ("float",), "only": {"embed": (8,)}}
+KV_RULES: dict[str, Any] = {"bits": (2, 4, 8, 16), "keep": (0.5, 1.0)}
+KV_LOAD = Load(4096, 2)
 
 
-def small_space(layers: int = 4, target: str = "any") -> Space:
-    """The space of a SmolLM2-shaped model with an 8-bit embedding."""
+def small_space(layers: int = 4, target: str = "any", kv: bool = False) -> Space:
+    """The space of a SmolLM2-shaped model with an 8-bit embedding, and perhaps with its KV caches."""
     geometry = read_geometry({**CONFIG, "num_hidden_layers": layers})
-    return build_space(geometry, WeightRules(**RULES), get_target(target))
+    rules = WeightRules(**RULES)
+    if not kv:
+        return build_space(geometry, rules, get_target(target))
+    return build_space(geometry, rules, get_target(target), KvRules(**KV_RULES), KV_LOAD)
 
 
 class FakeRun:
@@ -44,16 +49,20 @@ class FakeRun:
         store: where to.
         layers: decoder blocks of the model.
         decorate: changes every text that a user or a file could have supplied.
+        kv: whether plans decide about KV caches too.
     """
 
-    def __init__(self, store: Store, layers: int = 4, decorate: Callable[[str], str] = str) -> None:
+    def __init__(
+        self, store: Store, layers: int = 4, decorate: Callable[[str], str] = str, kv: bool = False
+    ) -> None:
         self.store, self.text = store, decorate
-        self.space = small_space(layers)
+        self.space = small_space(layers, kv=kv)
         rng = np.random.default_rng([7, 1])
         depth = np.linspace(-1, 1, layers)
         scales = []
         for decision in self.space.decisions:
-            layer = self.space.geometry.linear(decision.sites[0]).layer
+            name = decision.sites[0]
+            layer = int(name.split(".")[1]) if "." in name else None
             bend = 0.0 if layer is None else 1.4 * depth[layer] ** 2
             module = {"v_proj": 0.5, "down_proj": 1.0, "q_proj": -0.9, "k_proj": -0.7}
             scales.append(bend + module.get(decision.name.rsplit(".", 1)[-1], 0.0) + rng.normal(0, 0.45))
@@ -84,6 +93,7 @@ class FakeRun:
                 "seed": 0,
                 "budget": {"weights": "76MiB"},
                 "space": {"weights": RULES},
+                **self._kv_settings(),
             },
         )
         put(
@@ -102,6 +112,7 @@ class FakeRun:
             "space",
             {
                 **vars(facts),
+                "prefix": 1024 if self.space.has_kv else None,
                 "notes": [text("group 128 divides no width of this model")],
                 "patterns": {},
                 "config": {**CONFIG, "num_hidden_layers": geometry.layers},
@@ -140,7 +151,10 @@ class FakeRun:
             [
                 {
                     "bytes": self.space.bytes_of(levels),
-                    "effective_bits": self.space.effective_bits(self.space.bytes_of(levels)),
+                    "cache_bytes": self._cache(levels),
+                    "effective_bits": self.space.effective_bits(
+                        self.space.bytes_of(levels) - self._cache(levels)
+                    ),
                     "loss": 0.94 * self.loss(levels),
                     "digest": self.space.plan(levels).digest,
                 }
@@ -158,7 +172,7 @@ class FakeRun:
             {"link": "amplifying", "error": 0.0084, "excess": 0.0},
         ]
         weights = [losses.tolist() for losses in self.losses]
-        model = {"weights": weights, "link": {"link": "amplifying", "kappa": 0.9}}
+        model: dict[str, Any] = {"weights": weights, "link": {"link": "amplifying", "kappa": 0.9}}
         self.store.add_fit("link", {"model": model, "table": table, "plans": 32, "synergy": 1.31})
 
     def validate(self) -> None:
@@ -227,12 +241,14 @@ class FakeRun:
         for digest in [self.finalists[0], *self.baselines]:
             levels = self.space.levels(self.store.plans()[digest].plan)
             self.measure(levels, "holdout", 12, 309)
+        if self.space.has_kv:
+            self._probe([self.finalists[0], *self.baselines])
         self.store.put(
             "result",
             {
                 "chosen": self.finalists[0],
                 "offered": self.finalists[0],
-                "best_baseline": self.baselines[4],
+                "best_baseline": self.baselines[:5][-1],
                 "agrees": True,
                 "verdict": self.text(
                     "Fits: 84.40 of 84.44 MiB, KL 0.210 nats/token, 0.44 times the best baseline."
@@ -250,6 +266,26 @@ class FakeRun:
         )
         self.store.put("peak_memory", 2_410_000_000)
 
+    def _kv_settings(self) -> dict[str, Any]:
+        if not self.space.has_kv:
+            return {}
+        budget = {"total": f"{self.limit}B", "context": KV_LOAD.context, "batch": KV_LOAD.batch}
+        return {"budget": budget, "space": {"weights": RULES, "kv": KV_RULES}}
+
+    def _probe(self, plans: list[str]) -> None:
+        """Less context, copying, and what blocks lose jointly."""
+        for digest in plans:
+            levels = self.space.levels(self.store.plans()[digest].plan)
+            self.measure(levels, "holdout after half the context", 12, 309, times=0.8)
+            self.measure(levels, "copying", 12, 31)
+        splits = ("holdout after half the context", "copying")
+        self.store.put("probes", dict.fromkeys(splits, plans))
+        rho = {"blocks": ["layers.0.kv", "layers.3.kv"], "correlations": [0.3, -0.1]}
+        self.store.add_fit("pairs", rho)
+
+    def _cache(self, levels: Any) -> int:
+        return self.space.cache_bytes(self.space.plan(levels))
+
     def loss(self, levels: Any) -> float:
         """True loss of a plan: the single losses, amplified."""
         total = sum(losses[level] for losses, level in zip(self.losses, levels, strict=True))
@@ -258,15 +294,17 @@ class FakeRun:
     def add_plan(self, levels: Any, source: str) -> str:
         """Store a plan and return its digest."""
         plan: Plan = self.space.plan(levels)
-        self.store.add_plan(plan, self.space.bytes_of(levels), self.text(source))
+        self.store.add_plan(plan, self.space.bytes_of(levels), self.text(source), self._cache(levels))
         return plan.digest
 
-    def measure(self, levels: Any, split: str, documents: int, tokens: int) -> Measurement:
+    def measure(
+        self, levels: Any, split: str, documents: int, tokens: int, times: float = 1.0
+    ) -> Measurement:
         """Measure a plan; documents differ in difficulty, the same way for every plan."""
         plan = self.space.plan(levels)
         hard = np.exp(np.random.default_rng([7, 4, documents]).normal(0, 0.35, documents))
         own = np.random.default_rng([7, 5, int(plan.digest[:6], 16)]).normal(0, 0.03, documents)
-        base = self.loss(levels)
+        base = times * self.loss(levels)
         rows = [
             DocumentLoss(
                 document=self.text(f"topic-{i}"),

@@ -127,3 +127,14 @@ def test_labels_are_shown_not_read_as_markup(summary: Summary) -> None:
     text = traces(front_figure([row]))["searched"].hovertext[0]
     assert "<a" not in text
     assert "&lt;a" in text
+
+
+def test_sizes_are_those_of_weights_and_caches_where_plans_decide_about_both(
+    fake_run: Callable[..., Store],
+) -> None:
+    summary = summarize(fake_run(kv=True))
+    figure = front_figure(summary.front.rows, summary.predicted)
+    assert figure.layout.xaxis.title.text == "weights and KV cache, MiB"
+    chosen = next(trace for trace in figure.data if trace.name == "searched")
+    assert f"{summary.chosen.cache_bytes / 2**20:.2f} MiB of KV cache" in chosen.hovertext[0]
+    assert front_figure(summary.front.rows[:0]).layout.xaxis.title.text == "weights, MiB"

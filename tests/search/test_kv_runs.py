@@ -16,11 +16,11 @@ import pytest
 
 from tightfit.search import control
 from tightfit.search.inspection import inspect_settings
+from tightfit.search.probes import COPY, HALF
 from tightfit.search.progress import Progress, Tick
 from tightfit.search.resolve import resolve, size_budget, stored_space
 from tightfit.search.run import run_search
 from tightfit.search.settings import Settings
-from tightfit.search.stages.prepare import COPY, HALF
 from tightfit.search.store import Store
 from tightfit.search.summary import summarize
 from tightfit.spaces import Budget, InfeasibleError, InputError, KvOption
@@ -34,7 +34,14 @@ SHORT: dict[str, Any] = {
         # 34 of 40 tokens are neither sinks nor recent: one group of them is quantized.
         "kv": {"bits": [2, 4, 16], "keep": [0.5, 1.0], "residual": 4, "sinks": 2},
     },
-    "text": {"sequence": 24, "calibration": 92, "selection": 92, "validation": 46, "holdout": 92},
+    "text": {
+        "sequence": 24,
+        "prefix": CONTEXT,
+        "calibration": 46,
+        "selection": 46,
+        "validation": 46,
+        "holdout": 69,
+    },
     "sense": {
         "prescreen_tokens": 46,
         "marginals": 4,
@@ -221,8 +228,7 @@ class StoppingProgress(Progress):
 def test_a_run_that_is_stopped_measures_nothing_twice_and_ends_with_the_same_plan(
     joint: Path, kv_settings: Callable[..., Settings], tmp_path: Path
 ) -> None:
-    # Steps of sensing are 7 + 18 of pre-screens and 5 + 7 of marginals, then pairs.
-    for stage, steps in (("sense", 30), ("sense", 40), ("explore", 10), ("explore", 3)):
+    for stage, steps in (("sense", 30), ("explore", 10), ("explore", 3)):
         with pytest.raises(control.StoppedError):
             quietly(kv_settings(tmp_path), StoppingProgress(stage, steps))
     folder = quietly(kv_settings(tmp_path))
@@ -313,14 +319,13 @@ def test_llama_cpp_has_one_decision_for_all_caches(
 
 
 def test_another_context_keeps_what_was_measured_and_counts_its_bytes_anew(
-    kv_settings: Callable[..., Settings], tmp_path: Path
+    joint: Path, kv_settings: Callable[..., Settings], tmp_path: Path
 ) -> None:
-    text = {**SHORT["text"], "prefix": 38}
-    folder = quietly(kv_settings(tmp_path, text=text))
+    folder = Path(shutil.copytree(joint, tmp_path / "tiny"))
     with Store.open(folder, mode="ro") as store:
         before = {(m.plan, m.split): m.documents for m in store.measurements()}
     budget = {"total": f"{TOTAL}B", "context": 48, "batch": 2}
-    assert quietly(kv_settings(tmp_path, text=text, budget=budget)) == folder
+    assert quietly(kv_settings(tmp_path, budget=budget)) == folder
     check_plan(folder)
     with Store.open(folder, mode="ro") as store:
         assert stored_space(store).load == Budget(total=TOTAL, context=48, batch=2).load
@@ -332,14 +337,16 @@ def test_another_context_keeps_what_was_measured_and_counts_its_bytes_anew(
 
 # What is refused
 
+MORE = dict.fromkeys(("calibration", "selection", "validation", "holdout"), 92)
+
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ({"prefix": 41}, r"text\.prefix: 41 tokens and windows of 24 .* longest context of .*, 64\."),
-        ({"sequence": 65, "selection": 92}, r"text\.sequence: windows of 65 tokens .* 64\."),
+        ({**MORE, "sequence": 65}, r"text\.sequence: windows of 65 tokens .* 64\."),
         ({"prefix": 0}, r"text\.prefix: .* after 1 to 40 tokens \(budget\.context\), not after 0"),
-        ({"sequence": 64, "validation": 64}, r"text\.prefix: .* a smaller text\.sequence leaves room"),
+        ({**MORE, "sequence": 64, "prefix": None}, r"text\.prefix: .* a smaller text\.sequence leaves room"),
     ],
 )
 def test_windows_that_the_model_cannot_hold_are_refused_before_anything_is_loaded(

@@ -9,7 +9,7 @@ import pytest
 
 from tightfit.search.figures import plan_figure, sensitivity_figure
 from tightfit.search.map_figures import bits_colour
-from tightfit.search.maps import Cell
+from tightfit.search.maps import Cell, cache_label
 from tightfit.search.palette import BITS_COLOURS
 from tightfit.search.store import Store
 from tightfit.search.summary import Summary, summarize
@@ -94,3 +94,28 @@ def test_sensitivities_of_zero_and_below_are_the_darkest(summary: Summary) -> No
     figure = sensitivity_figure(replace(sites, cells=(first, *sites.cells[1:])))
     low = figure.layout.coloraxis.cmin
     assert list(figure.data[0].z[0][:2]) == [low, low]
+
+
+def test_caches_are_a_column_beside_the_matrices(fake_run: Callable[..., Store]) -> None:
+    summary = summarize(fake_run(kv=True))
+    figure = plan_figure(summary.layout)
+    body, caches, _ = figure.data
+    assert [row[0] for row in caches.text] == [cache_label(cell.cache) for cell in summary.layout.caches]
+    assert [row[0] for row in caches.customdata] == [f"layers.{layer}.kv" for layer in range(4)]
+    assert (caches.yaxis, list(caches.y)) == (body.yaxis, list(body.y))
+    assert figure.layout.xaxis.domain[1] < figure.layout.xaxis3.domain[0]
+    widths = list(BITS_COLOURS)
+    cell = summary.layout.caches[0].cache
+    assert caches.z[0][0] == min(range(len(widths)), key=lambda i: abs(widths[i] - cell.bits))
+    assert (
+        f"keys {cell.k_bits} bits, values {cell.v_bits} bits, {cell.keep:.0%} of the tokens"
+        in (caches.hovertext[0][0])
+    )
+    shown = sensitivity_figure(summary.sensitivity)
+    assert [row[0] for row in shown.data[1].customdata] == [row[0] for row in caches.customdata]
+
+
+def test_figures_without_caches_have_no_room_for_them(summary: Summary) -> None:
+    layout = plan_figure(summary.layout).layout
+    assert tuple(layout.xaxis.domain) == (0, 1)
+    assert "xaxis3" not in layout.to_plotly_json()

@@ -4,20 +4,36 @@ from collections.abc import Callable
 
 import pytest
 
-from tightfit.search.maps import memory_parts, plan_map, sensitivity_map, total_part
+from tightfit.search.maps import cache_label, memory_parts, plan_map, sensitivity_map, total_part
 from tightfit.search.records import Score, Site
-from tightfit.spaces import Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.spaces import (
+    KvOption,
+    KvRules,
+    Load,
+    Space,
+    WeightRules,
+    build_space,
+    get_target,
+    read_geometry,
+)
 
 
 @pytest.fixture
 def space() -> Callable[..., Space]:
-    def build(family: str = "llama", target: str = "any", tied: bool = True, **rules: object) -> Space:
+    def build(
+        family: str = "llama",
+        target: str = "any",
+        tied: bool = True,
+        kv: KvRules | None = None,
+        **rules: object,
+    ) -> Space:
         llama = {"vocab_size": 320, "hidden_size": 64, "intermediate_size": 192, "num_hidden_layers": 3}
-        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "tie_word_embeddings": tied}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "tie_word_embeddings": tied}
         gpt2 = {"vocab_size": 320, "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 32}
         config = {**llama, **heads} if family == "llama" else gpt2
         geometry = read_geometry({"model_type": family, "dtype": "float32", **config})
-        return build_space(geometry, WeightRules(**rules), get_target(target))
+        load = Load(256, 2) if kv else None
+        return build_space(geometry, WeightRules(**rules), get_target(target), kv, load)
 
     return build
 
@@ -112,3 +128,61 @@ def test_memory_parts_add_up_to_the_exact_bytes(space: Callable[..., Space], tar
     assert total.bits == pytest.approx(built.effective_bits(total.planned))
     assert total.weights == built.weights
     assert total_part(memory_parts(built.decisions, built.fixed_bytes)).planned is None
+
+
+def test_caches_lie_beside_their_layers(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4), kv=KvRules(bits=(4, 16), keep=(0.5, 1.0)))
+    levels = [i % 2 for i in range(len(built.matrix_decisions))] + [0, 1, 2]
+    plan = built.plan(levels)
+    found = plan_map(sites(built), built.decisions, plan)
+    assert [cell.cache for cell in found.caches] == list(built.kv_options(plan).values())
+    assert [cell.decision for cell in found.caches] == [f"layers.{layer}.kv" for layer in range(3)]
+    matrices = plan_map(sites(built), built.matrix_decisions, plan)
+    assert (matrices.cells, matrices.apart, matrices.caches) == (found.cells, found.apart, ())
+    assert found.all() == [*matrices.all()[:-1], *found.caches, *found.apart]
+
+
+def test_caches_that_are_one_decision_lie_apart(space: Callable[..., Space]) -> None:
+    built = space(target="llama.cpp", types=("Q4_0",), kv=KvRules(bits=(8, 16)))
+    found = plan_map(sites(built), built.decisions, built.plan([0] * len(built.decisions)))
+    assert found.caches == ()
+    assert [(cell.site, cell.cache) for cell in found.apart[1:]] == [
+        ("kv", built.kv_options(built.plan([0] * len(built.decisions)))[0])
+    ]
+    shown = sensitivity_map(sites(built), built.decisions, lambda kind: every_score(built))
+    assert shown.apart[1].loss == pytest.approx(len(built.decisions) - 1 + 0.8)
+
+
+def test_caches_are_compared_at_one_option_that_loses_something(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4), kv=KvRules(bits=(4, 16), keep=(0.5, 1.0), share=True, spread=True))
+    lossless = [len(d.options) - 1 for d in built.decisions]
+    scores = every_score(built)
+    shown = sensitivity_map(sites(built), built.decisions, lambda kind: scores, built.plan(lossless))
+    (option,) = {cell.option for cell in shown.caches}
+    assert KvOption.from_name(option).bits < 16
+    assert not KvOption.from_name(option).spread
+    assert f"or this cache at {option};" in shown.what
+    held = {(score.decision, score.option): score.value for score in scores}
+    assert [cell.loss for cell in shown.caches] == [held[cell.decision, option] for cell in shown.caches]
+
+
+def test_memory_of_caches_is_a_part_of_its_own(space: Callable[..., Space]) -> None:
+    built = space(bits=(3, 4), kv=KvRules(bits=(4, 16)))
+    plan = built.plan([0, *[1] * (len(built.decisions) - 1)])
+    parts = memory_parts(built.decisions, built.fixed_bytes, plan)
+    assert [part.name for part in parts[-2:]] == ["norms and other", "KV cache"]
+    assert parts[-1].planned == built.cache_bytes(plan)
+    total = total_part(parts)
+    assert total.planned == built.bytes_of(built.levels(plan))
+    assert total.bits == pytest.approx(built.effective_bits(built.weight_bytes(plan)))
+
+
+def test_cells_of_caches_say_bits_and_share_of_tokens() -> None:
+    options = {
+        KvOption(4, 2, 0.5): "4/2 ½",
+        KvOption(8, 8): "8/8",
+        KvOption(4, 4, spread=True): "4s/4",
+        KvOption(shared=True): "shared",
+        KvOption(cutoff=True): "cut",
+    }
+    assert {option: cache_label(option) for option in options} == options

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import json
 import math
 import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +14,20 @@ import pytest
 from sqlite_utils import Database
 
 from tightfit.search.connection import StoreError
-from tightfit.search.migrations import MIGRATIONS, SCHEMA_VERSION
-from tightfit.search.records import Score
+from tightfit.search.migrations import APPLICATION_ID, MIGRATIONS, SCHEMA_VERSION
+from tightfit.search.records import Score, measurement_record
 from tightfit.search.store import Store
-from tightfit.spaces import InputError, Plan, Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.spaces import (
+    InputError,
+    KvRules,
+    Load,
+    Plan,
+    Space,
+    WeightRules,
+    build_space,
+    get_target,
+    read_geometry,
+)
 from tightfit.workers.measurement import DocumentLoss, Measurement
 
 PLAN = Plan((("embed", "8b-g64-float"), ("layers.0.attn.q_proj", "4b-g64-float")))
@@ -108,6 +119,89 @@ def test_a_newer_schema_is_refused_with_both_versions(store: Store, mode: str) -
         InputError, match=rf"version is {SCHEMA_VERSION + 1}, .* reads up to {SCHEMA_VERSION}"
     ):
         Store.open(store.path, mode=mode)
+
+
+@pytest.fixture
+def version_2(tmp_path: Path) -> Path:
+    """A run as it was written before caches were decided about: by the first two migrations alone."""
+    file = tmp_path / "old" / "run.db"
+    file.parent.mkdir()
+    db = Database(file)
+    MIGRATIONS.apply(db, stop_before="m003_bytes_of_caches")
+    rows = [("plan", {"digest": PLAN.digest, "choices": json.dumps(PLAN.to_dict()), "bytes": 1234})]
+    rows[0][1].update(source="exact", first_seen=1.0)
+    rows.append(("run", {"key": "best", "value": json.dumps({"digest": PLAN.digest})}))
+    rows.append(("measurement", measurement_record(measurement())))
+    for table, row in rows:
+        db[table].insert(row)
+    db["document_loss"].insert_all(
+        {"measurement": 1, "position": i, **asdict(document)}
+        for i, document in enumerate(measurement().documents)
+    )
+    db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    db.execute("PRAGMA user_version = 2")
+    db.close()
+    return file
+
+
+def test_a_run_of_before_there_were_caches_can_be_read(version_2: Path) -> None:
+    before = version_2.read_bytes()
+    with Store.open(version_2, mode="ro") as store:
+        (stored,) = store.plans().values()
+        assert (stored.plan, stored.bytes, stored.cache_bytes) == (PLAN, 1234, 0)
+        assert store.measurements() == [measurement()]
+        assert store.get("best") == {"digest": PLAN.digest}
+    assert version_2.read_bytes() == before
+
+
+def test_a_run_of_before_there_were_caches_goes_on(version_2: Path) -> None:
+    other = Plan((("embed", "4b-g64-float"),))
+    with Store.open(version_2) as store:
+        assert store.plans()[PLAN.digest].cache_bytes == 0
+        assert not store.add_plan(PLAN, 1234, "mix")
+        assert store.add_plan(other, 2000, "mix", 500)
+        assert store.find_measurement(PLAN.digest, "selection", "protocol") == measurement()
+    with sqlite3.connect(version_2) as raw:
+        assert raw.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    with Store.open(version_2, mode="ro") as store:
+        assert [plan.cache_bytes for plan in store.plans().values()] == [0, 500]
+
+
+def test_plans_are_charged_again_when_caches_come_to_hold_more(store: Store) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 64,
+        "max_position_embeddings": 512,
+    }
+
+    def at(context: int, bits: tuple[int, ...] = (2, 4, 16)) -> Space:
+        geometry, rules, target = read_geometry(config), WeightRules((2, 4)), get_target("any")
+        return build_space(geometry, rules, target, KvRules(bits), Load(context))
+
+    short = at(100)
+    weights = Plan(((short.decisions[1].name, short.decisions[1].options[0].name),))
+    caches = Plan((("layers.1.kv", "k4v4-g32-r32-s4"),))
+    gone = Plan((("layers.1.kv", "k2v2-g32-r32-s4"),))
+    for plan in (weights, caches, gone, short.plan([1] * len(short.decisions))):
+        size, cache = short.charge(plan)
+        store.add_plan(plan, size, "exact", cache)
+    left = store.plans()[gone.digest]
+    longer = at(300, (4, 16))
+    store.charge_again(longer)
+    plain = 2 * 32 * 300 * 2  # bytes of keys and values of one layer
+    for stored in store.plans().values():
+        if stored.plan not in (gone, short.plan([1] * len(short.decisions))):
+            assert (stored.bytes, stored.cache_bytes) == longer.charge(stored.plan)
+    assert store.plans()[weights.digest].cache_bytes == 2 * plain
+    assert plain < store.plans()[caches.digest].cache_bytes < 2 * plain
+    assert store.plans()[gone.digest] == left
+    store.charge_again(at(300))
+    assert all((p.bytes, p.cache_bytes) == at(300).charge(p.plan) for p in store.plans().values())
 
 
 def test_a_damaged_file_is_refused_for_writing(tmp_path: Path) -> None:

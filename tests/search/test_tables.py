@@ -3,6 +3,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -16,11 +17,13 @@ from tightfit.search.summary import Summary, summarize
 from tightfit.search.tables import (
     MOST_DOMINATED,
     WIDTH,
+    brief_labels,
     feasible_range,
     front_csv,
     front_rows,
     front_table,
     front_tables,
+    kept_text,
     loss_text,
     nats_text,
     predicted_table,
@@ -190,3 +193,31 @@ def test_tables_are_aligned(rows: list[tuple[str, str]]) -> None:
         assert line[:left].rstrip() == name
         assert line[left + 2 :].strip() == value
         assert not value or len(line) == len(lines[1])
+
+
+def test_sizes_are_split_where_plans_decide_about_caches(fake_run: Callable[..., Store]) -> None:
+    summary = summarize(fake_run(kv=True))
+    text, row = front_table(summary), summary.chosen
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "weights" in text.splitlines()[1]
+    assert "MiB: of weights, of KV cache at 4,096 tokens × 2, and of both" in text
+    line = next(line for line in text.splitlines() if row.short in line)
+    sizes = (row.weight_bytes, row.cache_bytes, row.bytes)
+    assert "  ".join(f"{size / 2**20:.2f}" for size in sizes) in re.sub(" {2,}", "  ", line)
+    assert f"{row.effective_bits:.3f}" in line
+    point = summary.predicted[0]
+    split = "  ".join(f"{size / 2**20:.2f}" for size in (point.bytes - point.cache_bytes, point.cache_bytes))
+    assert split in re.sub(" {2,}", "  ", predicted_table(summary))
+    data = next(data for data in front_rows(summary) if data["plan"] == row.digest)
+    assert (data["weight_bytes"], data["kv_bytes"], data["bytes"]) == sizes
+
+
+def test_labels_lose_details_of_formats_unless_they_would_be_the_same() -> None:
+    long = ["uniform 4b-g32-float + k4v4-g32-r16-s4-keep0.5", "mix 4+6b-g64-sym + k8v8-block, front first"]
+    assert brief_labels(long) == ["uniform 4b + k4v4 ½", "mix 4+6b + k8v8, front first"]
+    alike = ["uniform 4b-g32-float", "uniform 4b-g64-float"]
+    assert brief_labels(alike) == alike
+
+
+def test_the_share_of_tokens_kept_is_a_fraction_where_there_is_one() -> None:
+    assert [kept_text(share) for share in (1.0, 0.75, 0.5, 0.3)] == ["", " ¾", " ½", " .3"]

@@ -12,7 +12,7 @@ import pytest
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.records import Score
 from tightfit.search.store import Store
-from tightfit.spaces import Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.spaces import KvRules, Load, Space, WeightRules, build_space, get_target, read_geometry
 from tightfit.workers.measurement import DocumentLoss, Measurement
 
 CONFIG = {
@@ -32,17 +32,23 @@ RULES: dict[str, dict[str, Any]] = {
     "llama.cpp": {"types": ("Q4_0", "Q5_0", "Q5_1", "Q8_0"), "pin": {"embed": "Q8_0"}},
 }
 """By target; four levels each."""
+KV_RULES = {"any": {"bits": (4, 16), "keep": (0.5, 1.0)}, "llama.cpp": {"bits": (8, 16)}}
+KV_CONFIG = {**CONFIG, "num_attention_heads": 2, "num_key_value_heads": 1}
+KV_LOAD = Load(128, 3)
 
 
-def small_space(target: str = "any") -> Space:
-    return build_space(read_geometry(CONFIG), WeightRules(**RULES[target]), get_target(target))
+def small_space(target: str = "any", kv: bool = False) -> Space:
+    geometry, rules = read_geometry(KV_CONFIG if kv else CONFIG), WeightRules(**RULES[target])
+    if not kv:
+        return build_space(geometry, rules, get_target(target))
+    return build_space(geometry, rules, get_target(target), KvRules(**KV_RULES[target]), KV_LOAD)
 
 
 class SmallRun:
     """Writes a run into a store, as far as a test needs it; the best plan of a size is a prefix of bits."""
 
-    def __init__(self, store: Store, target: str = "any") -> None:
-        self.store, self.space, self.target = store, small_space(target), target
+    def __init__(self, store: Store, target: str = "any", kv: bool = False) -> None:
+        self.store, self.space, self.target = store, small_space(target, kv), target
         rng = np.random.default_rng([3, 1])
         self.losses = [
             size * 4.0 ** -np.arange(len(decision.options))
@@ -67,9 +73,15 @@ class SmallRun:
     def inspect(self) -> None:
         put = self.store.put
         self.store.set_space(self.space)
-        budget, rules = {"weights": f"{self.limit}B"}, {"weights": RULES[self.target]}
+        budget: dict[str, Any] = {"weights": f"{self.limit}B"}
+        rules: dict[str, Any] = {"weights": RULES[self.target]}
+        if self.space.has_kv:
+            budget = {"total": f"{self.limit}B", "context": KV_LOAD.context, "batch": KV_LOAD.batch}
+            rules["kv"] = KV_RULES[self.target]
         put("settings", {"model": "tiny", "target": self.target, "budget": budget, "space": rules})
-        put("space", {**vars(SpaceFacts.of(self.space)), "config": CONFIG})
+        put(
+            "space", {**vars(SpaceFacts.of(self.space)), "config": KV_CONFIG if self.space.has_kv else CONFIG}
+        )
         put(
             "model",
             {"name": "tiny <b>", "digest": "5f" * 32, "family": "llama", "parameters": 1, "layers": 2},
@@ -129,7 +141,7 @@ class SmallRun:
     def measure(self, levels: tuple[int, ...], source: str, split: str) -> str:
         """Store a plan and its measurement; return its digest."""
         plan = self.space.plan(levels)
-        self.store.add_plan(plan, self.space.bytes_of(levels), source)
+        self.store.add_plan(plan, self.space.bytes_of(levels), source, self.space.cache_bytes(plan))
         loss = self.loss(levels)
         documents = tuple(
             DocumentLoss(f"d{i}", 10, 10 * loss * share, 30 + 9 * loss, 30.0, 8)
@@ -143,9 +155,9 @@ class SmallRun:
 def small_run(tmp_path: Path) -> Callable[..., SmallRun]:
     """Makes a run that went ``until`` a stage, in a folder of runs."""
 
-    def build(until: str = "report", name: str = "demo", target: str = "any") -> SmallRun:
+    def build(until: str = "report", name: str = "demo", target: str = "any", kv: bool = False) -> SmallRun:
         store = Store.open(tmp_path / "runs" / name / "run.db")
-        run = SmallRun(store, target)
+        run = SmallRun(store, target, kv)
         run.write(until)
         return run
 

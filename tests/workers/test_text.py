@@ -1,3 +1,5 @@
+import hashlib
+
 import numpy as np
 import pytest
 from hypothesis import given, reject
@@ -11,7 +13,9 @@ from tightfit.workers.models import load_model
 from tightfit.workers.text import (
     SHORTEST_DOCUMENT,
     Document,
+    Window,
     deduplicate,
+    digest_windows,
     load_text,
     split_documents,
     take,
@@ -158,6 +162,137 @@ def test_digest_depends_on_tokens():
     changed = [Document(d.id, d.text[::-1]) for d in texts]
     after = split_documents(changed, letters(), NEEDS, 32, 0)
     assert all(before[name].digest != after[name].digest for name in NEEDS)
+
+
+# Windows after some context
+
+
+@given(
+    st.lists(st.integers(1, 120), max_size=8),
+    st.integers(1, 300),
+    st.integers(3, 20),
+    st.integers(0, 60),
+    st.booleans(),
+)
+def test_windows_after_a_context_score_no_token_twice(lengths, scored, sequence, context, prefixed):
+    ids = {str(i): np.arange(n) + 1000 * (i + 1) for i, n in enumerate(lengths)}
+    head = [7] if prefixed else []
+    windows = take(ids, scored, sequence, head, context)
+    everything = take(ids, 10**9, sequence, head, context)
+    available = sum(window.scored for window in everything)
+    assert sum(window.scored for window in windows) == min(scored, available)
+    seen = set()
+    for window in windows:
+        assert (window.prefix, window.head) == (context, len(head))
+        assert 1 <= window.scored <= sequence - 1
+        assert list(window.tokens[: len(head)]) == head
+        rest = window.tokens[len(head) :]
+        np.testing.assert_array_equal(rest, ids[window.document][rest[0] % 1000 :][: len(rest)])
+        targets = window.tokens[context + 1 :].tolist()
+        assert len(targets) == window.scored
+        assert seen.isdisjoint(targets)
+        seen.update(targets)
+    for n, tokens in zip(lengths, ids.values(), strict=True):
+        if n + len(head) > context + 1:  # no document with something to score is left out
+            assert any(window.tokens[-1] in tokens for window in everything)
+
+
+def test_windows_of_one_document_overlap_in_their_contexts_alone():
+    windows = take({"a": np.arange(100)}, 10**9, 10, context=30)
+    assert [(int(w.tokens[0]), int(w.tokens[30]), int(w.tokens[-1])) for w in windows] == [
+        (start, start + 30, min(start + 39, 99)) for start in range(0, 70, 10)
+    ]
+    begun = take({"a": np.arange(100)}, 10**9, 10, [555], context=30)
+    assert [(int(w.tokens[0]), int(w.tokens[1]), int(w.tokens[-1])) for w in begun] == [
+        (555, start, min(start + 38, 99)) for start in range(0, 70, 10)
+    ]
+    assert all(len(w.tokens) <= 40 for w in windows + begun)
+
+
+def test_a_context_lets_every_document_take_part_before_any_goes_on():
+    ids = {name: np.arange(n) for name, n in (("long", 100), ("short", 25), ("none", 21), ("middle", 45))}
+    windows = take(ids, 10**9, 10, context=20)
+    assert [w.document for w in windows][:5] == ["long", "short", "middle", "long", "middle"]
+    assert [w.scored for w in windows][:5] == [9, 4, 9, 9, 9]
+
+
+def test_no_context_changes_nothing():
+    ids = {"a": np.arange(70), "b": np.arange(33)}
+    for head in ([], [7]):
+        assert [w.tokens.tolist() for w in take(ids, 60, 11, head)] == [
+            w.tokens.tolist() for w in take(ids, 60, 11, head, 0)
+        ]
+    texts = documents([100] * 60)
+    before = split_documents(texts, letters(), NEEDS, 32, 0)
+    after = split_documents(texts, letters(), NEEDS, 32, 0, context=0)
+    assert [split.digest for split in before.values()] == [split.digest for split in after.values()]
+    assert all(window.prefix == 0 for split in before.values() for window in split.windows)
+
+
+@given(PARAGRAPHS, st.integers(0, 5), st.integers(1, 200))
+def test_splits_after_a_context_share_no_document(lengths, seed, context):
+    try:
+        splits = split_documents(
+            documents(lengths), letters("<s>"), NEEDS, 32, seed, allow_shortfall=True, context=context
+        )
+    except InputError:  # too few documents for four splits
+        reject()
+    owners = [{window.document for window in split.windows} for split in splits.values()]
+    assert sum(map(len, owners)) == len(set.union(*owners))
+    for split in splits.values():
+        assert all(window.prefix == context for window in split.windows)
+        assert split.used == sum(window.scored for window in split.windows) <= split.asked
+        for window in split.windows:
+            assert lengths[int(window.document[4:])] >= context + SHORTEST_DOCUMENT
+
+
+def test_splits_after_a_context_get_exactly_what_they_ask_for():
+    splits = split_documents(documents([300] * 40), letters(), NEEDS, 32, 0, context=150)
+    for name, split in splits.items():
+        assert split.asked == split.used == NEEDS[name]
+        assert max(len(window.tokens) for window in split.windows) == 150 + 32
+
+
+@pytest.mark.parametrize(
+    ("lengths", "needs", "words"),
+    [
+        ([180] * 9, NEEDS, r"windows of 32 tokens after 150 of context .* longest document has 180\."),
+        (
+            [190, 160, 160],
+            NEEDS,
+            r"too few documents longer than the 150 tokens of text\.prefix, none is left for .*",
+        ),
+        (
+            [300] * 40,
+            {**NEEDS, "holdout": 9000},
+            r"too few tokens in documents longer than the 150 tokens of text\.prefix: .*, holdout asks for "
+            r"9000 and has \d+; .*allow_shortfall",
+        ),
+    ],
+)
+def test_a_text_that_is_too_short_for_the_context_is_refused(lengths, needs, words):
+    with pytest.raises(InputError, match=words):
+        split_documents(documents(lengths), letters(), needs, 32, 0, context=150)
+
+
+@pytest.mark.parametrize("head", [0, 1])
+@pytest.mark.parametrize("prefix", [3, 10, 40])
+def test_less_context_before_the_same_tokens(head, prefix):
+    window = Window("a", np.arange(60), prefix, head)
+    for less in range(prefix + 1):
+        after = window.after(less)
+        assert (after.document, after.prefix, after.head, after.scored) == ("a", less, head, window.scored)
+        assert list(after.tokens[:head]) == list(range(head))
+        assert list(after.tokens[less + 1 :]) == list(range(prefix + 1, 60))
+    assert list(window.after(prefix).tokens) == list(window.tokens)
+
+
+def test_digests_know_how_many_tokens_are_scored():
+    tokens = np.arange(40)
+    digests = {digest_windows([Window("a", tokens, prefix)]) for prefix in (0, 1, 2, 20)}
+    assert len(digests) == 4
+    # As before there were prefixes, so that what was measured then is found again.
+    assert hashlib.sha256(b"a\0" + tokens.tobytes()).hexdigest() == digest_windows([Window("a", tokens)])
 
 
 FIRST = "The quick brown fox jumps over the lazy dog and runs away."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import gradio as gr
 
@@ -13,7 +14,7 @@ from tightfit.search.page import tag
 from tightfit.search.shipping import stored_shipment
 from tightfit.search.store import Store
 from tightfit.search.summary import Front, PlanRow
-from tightfit.search.tables import loss_text, marks
+from tightfit.search.tables import brief_labels, loss_text, marks, place_text
 from tightfit.spaces import format_size
 from tightfit.ui.plan_panels import MIB, Shown, options_by_layer, plan_panel
 from tightfit.ui.plot_click import drawn, plot_click
@@ -21,12 +22,16 @@ from tightfit.ui.runs import Run, front_key
 from tightfit.ui.view import View
 
 HEADERS = ["What", "MiB", "KL", "± se", "Plan"]
-PLAN_COLUMN = HEADERS.index("Plan")
+KV_HEADERS = ["What", "Weights", "KV", "MiB", "KL", "± se", "Plan"]
+PLAN_COLUMN = -1
+"""Where both have the plan."""
 
 READY, WRITING = "Write model as GGUF", "Writing…"
 """What the button says that writes the compressed model."""
 
 _HEIGHT = 400
+_WIDTHS: list[str | int] = [172, 64, 72, 70, 126]
+_KV_WIDTHS: list[str | int] = [150, 84, 56, 60, 76, 82, 126]
 _STEPS = 400
 
 
@@ -67,13 +72,13 @@ class FrontPage:
                         )
                 self.table = gr.Dataframe(
                     headers=HEADERS,
-                    datatype=["str", "number", "number", "number", "str"],
+                    datatype=_types(HEADERS),
                     type="array",
                     interactive=False,
                     show_label=False,
                     max_height=330,
                     buttons=[],
-                    column_widths=[172, 64, 72, 70, 126],
+                    column_widths=_WIDTHS,
                     visible=False,
                     elem_id="plans",
                 )
@@ -109,6 +114,9 @@ class FrontPage:
                 maximum=_mib_up(space.ceiling),
                 step=round(max(0.01, (space.ceiling - space.floor) / MIB / _STEPS), 2),
                 value=_mib_up(summary.limit or space.ceiling),
+                label=f"Another budget at {place_text(space)}, MiB"
+                if summary.beside
+                else "Another budget, MiB",
                 visible=True,
             )
             if space and solvable and space.ceiling > space.floor
@@ -118,9 +126,7 @@ class FrontPage:
             if shown
             else gr.update(visible=False),
             **self._draw_weights(run, shown),
-            self.table: gr.update(
-                value={"headers": HEADERS, "data": [_cells(row) for row in rows]}, visible=bool(rows)
-            ),
+            self.table: _table(rows, caches=summary.beside is not None),
             self.options: options_by_layer(run, shown),
         }
 
@@ -213,12 +219,30 @@ def _caption(front: Front | None) -> str:
     return tag("p", words, class_="tf-note tf-caption")
 
 
-def _cells(row: PlanRow) -> list[Any]:
+def _types(headers: Sequence[str]) -> list[Literal["str", "number"]]:
+    return ["str" if name in ("What", "Plan") else "number" for name in headers]
+
+
+def _table(rows: Sequence[PlanRow], *, caches: bool) -> dict[str, Any]:
+    headers, widths = (KV_HEADERS, _KV_WIDTHS) if caches else (HEADERS, _WIDTHS)
+    labels = [row.label for row in rows]
+    labels = brief_labels(labels) if caches else labels
+    cells = [_cells(row, label, caches=caches) for row, label in zip(rows, labels, strict=True)]
+    data = {"headers": headers, "data": cells}
+    update: dict[str, Any] = gr.update(value=data, visible=bool(rows))
+    if caches:
+        update |= {"headers": headers, "datatype": _types(headers), "column_widths": widths}
+    return update
+
+
+def _cells(row: PlanRow, name: str, *, caches: bool) -> list[Any]:
     words = marks(row)
-    label = f"{row.label} · {', '.join(words)}" if words else row.label
+    label = f"{name} · {', '.join(words)}" if words else name
     # Numbers and not texts, so that sorting sorts them; as many decimals as elsewhere.
     loss, _, se = loss_text(row.measured.kl, row.kl_se).partition(" ± ")
-    return [label, round(row.bytes / MIB, 2), float(loss), None if se == "?" else float(se), row.short]
+    parts = (row.weight_bytes, row.cache_bytes, row.bytes) if caches else (row.bytes,)
+    sizes = [round(part / MIB, 2) for part in parts]
+    return [label, *sizes, float(loss), None if se == "?" else float(se), row.short]
 
 
 def _mib_up(size: int) -> float:

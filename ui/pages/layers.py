@@ -1,4 +1,4 @@
-"""Page *Layers*: where the model is sensitive beside where the plan spends its bits, and one matrix."""
+"""Page *Layers*: where the model is sensitive beside where the plan spends its bits, and one decision."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import gradio as gr
 from tightfit.search.figures import plan_figure, sensitivity_figure
 from tightfit.search.maps import plan_map
 from tightfit.search.page import tag
-from tightfit.ui.plan_panels import Shown, matrix_panel
+from tightfit.search.report_results import cache_key
+from tightfit.ui.plan_panels import Shown, matrix_panel, spending_panel
 from tightfit.ui.plot_click import drawn, plot_click
 from tightfit.ui.runs import Run
 from tightfit.ui.view import View, shown_decision
@@ -34,11 +35,20 @@ class LayersPage:
             with gr.Column(scale=4, min_width=320, elem_id="matrix-column"):
                 self.pick = gr.Dropdown(label="Matrix", choices=[], visible=False, elem_id="matrices")
                 self.matrix = gr.HTML(apply_default_css=False, elem_id="matrix")
+        self.spent = gr.HTML(apply_default_css=False, elem_id="spent")
 
     @property
     def components(self) -> list[Any]:
         """Every component that :meth:`draw` may change."""
-        return [self.sensitive, self.sensitivity, self.planned, self.layout, self.pick, self.matrix]
+        return [
+            self.sensitive,
+            self.sensitivity,
+            self.planned,
+            self.layout,
+            self.pick,
+            self.matrix,
+            self.spent,
+        ]
 
     def draw(self, run: Run, view: View, shown: Shown | None) -> dict[Any, Any]:
         """Return what each component shows of a run."""
@@ -49,7 +59,9 @@ class LayersPage:
             self.sensitive: _caption(f"Brighter loses more: {sensitivity.what}." if sensitivity else ""),
             self.sensitivity: _sensitivity(run),
             self.planned: _caption(
-                f"Plan {shown.plan.short}, {shown.label}. Brighter gets more bits." if shown else ""
+                f"Plan {shown.plan.short}, {shown.label}. Brighter gets more bits.{cache_key(layout)}"
+                if shown and layout
+                else ""
             ),
             self.layout: drawn(
                 plan_figure(layout) if layout else None,
@@ -58,9 +70,13 @@ class LayersPage:
                 "There is no plan yet: the stage “solve” finds the first one.",
             ),
             self.pick: gr.update(
-                choices=names, value=decision.name if decision else None, visible=bool(names)
+                label="Matrix or cache" if run.summary.beside else "Matrix",
+                choices=names,
+                value=decision.name if decision else None,
+                visible=bool(names),
             ),
             self.matrix: matrix_panel(run, decision, shown),
+            self.spent: spending_panel(run, shown),
         }
 
 

@@ -8,7 +8,7 @@ import pytest
 from tightfit.search.agents.base import History, Task
 from tightfit.search.agents.llamacpp import RECIPES, recipe_levels
 from tightfit.search.agents.mix import Mix
-from tightfit.spaces import Space, WeightRules, build_space, get_target, read_geometry
+from tightfit.spaces import KvRules, Load, Space, WeightRules, build_space, get_target, read_geometry
 
 CONFIG = {
     "model_type": "llama",
@@ -94,3 +94,25 @@ def test_mixes_within_the_budget_are_baselines_by_their_names() -> None:
     assert "llama.cpp Q5_K_M" not in labels
     assert labels["llama.cpp Q4_K_M"].levels == four
     assert labels["llama.cpp Q4_K_M"].kind == "mix"
+
+
+def test_mixes_go_with_every_cache_where_caches_are_decided_about() -> None:
+    caches = KvRules(bits=(4, 8, 16))
+    space = build_space(
+        read_geometry(CONFIG), WeightRules(types=ALL), get_target("llama.cpp"), caches, Load(context=64)
+    )
+    matrices = len(space.matrix_decisions)
+    alone = recipe_levels(space_of(), RECIPES["Q4_K_M"])
+    plain = recipe_levels(space, RECIPES["Q4_K_M"])
+    assert plain is not None
+    assert plain[:matrices] == alone
+    assert [space.decisions[matrices].options[level].name for level in plain[matrices:]] == ["k16v16"]
+    losses = [np.zeros(len(d.options)) for d in space.decisions]
+    proposals = Mix().propose(Task(space, space.ceiling, {"fitted": losses}), History(), 100)
+    named = {p.label: p.plan for p in proposals if p.label.startswith("llama.cpp")}
+    assert set(named) == {
+        f"llama.cpp {name} + {cache}" for name in RECIPES for cache in ("k4v4-block", "k8v8-block", "k16v16")
+    }
+    assert {option.name for option in space.kv_options(named["llama.cpp Q5_K_M + k8v8-block"]).values()} == {
+        "k8v8-block"
+    }

@@ -11,7 +11,7 @@ import pytest
 from tightfit.search.exporting import export_plan
 from tightfit.search.store import Store
 from tightfit.spaces import InputError, Plan
-from tightfit.ui.pages.front import HEADERS, MIB, PLAN_COLUMN, FrontPage, digest_of
+from tightfit.ui.pages.front import HEADERS, KV_HEADERS, MIB, PLAN_COLUMN, FrontPage, digest_of
 from tightfit.ui.runs import Run, front_key, read
 from tightfit.ui.view import View, shown_plan
 
@@ -144,3 +144,18 @@ def test_without_the_model_no_weights_are_written_and_it_says_why(
     with pytest.raises(InputError, match="gone"):
         page.write_weights(run, shown_plan(run, View(run.folder)))
     assert list(tmp_path.glob("*.gguf")) == []
+
+
+def test_sizes_are_split_where_plans_decide_about_caches(
+    page: FrontPage, small_run: Callable[..., object]
+) -> None:
+    run = read(small_run("report", kv=True).store.path.parent)
+    updates, row = draw(page, run), run.summary.final
+    table = updates[page.table]
+    assert table["headers"] == table["value"]["headers"] == KV_HEADERS
+    assert len(table["column_widths"]) == len(table["datatype"]) == len(KV_HEADERS)
+    (cells,) = [cells for cells in table["value"]["data"] if cells[PLAN_COLUMN] == row.short]
+    sizes = (row.weight_bytes, row.cache_bytes, row.bytes)
+    assert cells[1:4] == [round(size / MIB, 2) for size in sizes]
+    assert updates[page.budget]["label"] == "Another budget at 128 tokens × 3, MiB"
+    assert figure(page, updates)["layout"]["xaxis"]["title"]["text"] == "weights and KV cache, MiB"

@@ -67,3 +67,17 @@ def test_before_anything_is_known_there_are_words(page: LayersPage, small_run: C
     assert "sense" in json.loads(updates[page.sensitivity])["words"]
     assert "solve" in json.loads(updates[page.layout])["words"]
     assert updates[page.pick]["value"] is None
+
+
+def test_caches_are_shown_and_picked_like_matrices(
+    page: LayersPage, small_run: Callable[..., object]
+) -> None:
+    made = small_run("report", kv=True)
+    updates = draw(page, read(made.store.path.parent), decision="layers.1.kv")
+    names = {decision.name for decision in made.space.decisions}
+    assert set(cells(updates[page.sensitivity])) == set(cells(updates[page.layout])) == names
+    assert updates[page.pick]["label"] == "Matrix or cache"
+    assert updates[page.pick]["value"] == "layers.1.kv"
+    assert "KV cache of this layer" in updates[page.matrix]
+    assert "KV: bits of keys" in updates[page.planned]
+    assert "Which part spends what" in updates[page.spent]
