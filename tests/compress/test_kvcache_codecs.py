@@ -145,7 +145,9 @@ def test_spread_keys_cost_the_same_and_lose_less() -> None:
 
 
 @pytest.mark.parametrize(
-    "codec", [ChannelKeys(2, 32, 32), ChannelValues(3, 32, 32), Blocks(4), Tokens(8, 32)], ids=repr
+    "codec",
+    [ChannelKeys(2, 32, 32), ChannelValues(3, 32, 32), Blocks(4), Tokens(8, 32)],
+    ids=lambda codec: type(codec).__name__,
 )
 def test_constant_and_huge_values_stay_finite(codec: Codec) -> None:
     constant = torch.full((1, 1, 32, 32), 3.5).half()
