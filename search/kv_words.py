@@ -64,14 +64,17 @@ def _context(probed: Probed, prefix: int | None, context: int | None) -> str:
     if context <= prefix:
         return f"{words} The budget counts no more context than that."
     se = f" ± {nats_text(change.se)}" if known else ""
-    noise = ", within the noise of this text" if known and abs(change.difference) < CLEAR * change.se else ""
+    changed = f"doubling the context changed the loss by {_change(change.difference)}{se}"
+    words += f" The budget counts {context:,} tokens, where nothing was measured."
+    if known and abs(change.difference) < CLEAR * change.se:
+        return f"{words} Not extrapolated: {changed}, within the noise of this text."
     doublings = math.log2(context / prefix)
     there = extrapolated(full.kl, change.difference, prefix, context)
     rest = "one more doubling" if doublings == 1 else f"{plain(doublings)} more doublings"
+    doubt = f" ± {nats_text(change.se * doublings)}" if known else ""
     return (
-        f"{words} The budget counts {context:,} tokens, where nothing was measured. Extrapolated: doubling "
-        f"the context changed the loss by {_change(change.difference)}{se}{noise}; after {rest} like that, "
-        f"the plan loses about {nats_text(there)} there."
+        f"{words} Extrapolated: {changed}; after {rest} like that, the plan loses about "
+        f"{nats_text(there)}{doubt} there, if every doubling does as the last one."
     )
 
 
