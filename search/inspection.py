@@ -90,7 +90,7 @@ def inspect_settings(settings: Settings) -> Inspection:
     if note := context_note(settings, space):
         notes += (note,)
     if space.has_kv and settings.validation.hardware:
-        notes += ("validate.hardware: files are run with plain KV caches, so their speed and memory are of these.",)
+        notes += ("validate.hardware: files are run with plain KV caches; speed and memory are of these.",)
     prefix = prefix_of(settings, space)
     return Inspection(space, limit, asked, match_counts(rules, geometry), notes, config, prefix)
 
