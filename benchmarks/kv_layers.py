@@ -30,7 +30,7 @@ from tightfit.search.loss_models import link_words
 from tightfit.search.settings import Settings
 from tightfit.search.stages import Bench, fit, make_task, sense
 from tightfit.search.tables import loss_text
-from tightfit.spaces import InputError, KvOption, Load, kv_bytes, read_geometry
+from tightfit.spaces import InputError, KvOption, Load, Plan, kv_bytes, read_geometry
 from tightfit.workers.measurement import Measurement, compare
 from tightfit.workers.sources import read_config
 
@@ -56,10 +56,12 @@ def measure(arguments: argparse.Namespace) -> None:
             )
             print(HEADER)
             print(line(bench, exact, exact), flush=True)
+            chosen = [exact]
             for name, plans in _rules(bench, budget):
-                found = race(bench, name, [bench.space.plan(levels) for levels in plans])
-                print(line(bench, found, exact), flush=True)
-            print("exact: " + ", ".join(name.partition("-g")[0] for name in _caches(bench, exact.plan)))
+                chosen.append(race(bench, name, [bench.space.plan(levels) for levels in plans]))
+                print(line(bench, chosen[-1], exact), flush=True)
+            for candidate in chosen:
+                print(f"  {candidate.method}: {_brief(bench, candidate.plan)}")
     with opened(settings(arguments, max(arguments.uniform))) as bench:
         _keys_and_values(bench)
 
@@ -73,8 +75,10 @@ def settings(arguments: argparse.Namespace, bits: int) -> Settings:
     return settings_of(arguments, "kv-layers", budget, {"exclude": ["*"]}, caches)
 
 
-def _caches(bench: Bench, plan: Any) -> list[str]:
-    return [option.name for option in bench.space.kv_options(plan).values()]
+def _brief(bench: Bench, plan: Plan) -> str:
+    """Write the caches of a plan layer by layer, with the share of tokens where some are evicted."""
+    options = bench.space.kv_options(plan).values()
+    return " ".join(f"k{o.k_bits}v{o.v_bits}" + (f"/{o.keep:g}" if o.keep < 1 else "") for o in options)
 
 
 def _levels(bench: Bench, caches: list[int]) -> Levels:

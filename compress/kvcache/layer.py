@@ -30,8 +30,8 @@ class PlanLayer(BaseLayer):  # type: ignore[no-untyped-call]
     window are dropped, or, where heads keep tokens of their own, those that have left it for every head. Of
     quantized tokens the whole oldest step is dropped as soon as more than w tokens are
     held, although the window still reaches most of it; the context lost is part of what is measured. Until
-    the tail has grown by a step again, more of the w tokens are floats than right after a prompt. Updates must
-    not reach past such a drop (:meth:`next_change`).
+    the tail has grown by a step again, more of the w tokens are floats than right after a prompt. Updates
+    must not reach past such a drop (:meth:`next_change`).
 
     Attributes:
         form: how the layer is stored.
