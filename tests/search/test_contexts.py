@@ -60,7 +60,7 @@ def test_without_decisions_about_caches_there_is_no_prefix_unless_asked_for() ->
     assert prefix_of(*asked(2000, kv=False, prefix=0)) == 0
 
 
-@pytest.mark.parametrize("prefix", [1, 200, 700])
+@pytest.mark.parametrize("prefix", [72, 200, 700])
 def test_a_prefix_that_is_asked_for_is_taken(prefix: int) -> None:
     assert prefix_of(*asked(700, prefix=prefix)) == prefix
 

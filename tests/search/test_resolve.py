@@ -40,8 +40,8 @@ def test_the_plan_keeps_the_budget_and_no_swap_improves_it(
     limit = int(space.floor + share * (space.ceiling - space.floor))
     resolved = resolve(store, Budget(weights=limit))
     levels = list(space.levels(resolved.plan))
-    assert resolved.weight_bytes == space.bytes_of(levels) <= limit
-    assert resolved.effective_bits == space.effective_bits(resolved.weight_bytes)
+    assert resolved.size == space.bytes_of(levels) <= limit
+    assert resolved.effective_bits == space.effective_bits(resolved.size)
     assert resolved.loss == pytest.approx(loss_of(store, levels), rel=1e-12)
     # Whatever changes in two decisions, the plan gets no better within the limit.
     for first, second in itertools.combinations(range(len(levels)), 2):

@@ -99,7 +99,7 @@ def test_every_setting_about_caches_arrives_where_it_is_used(tmp_path: Path) -> 
     settings = from_text(
         tmp_path,
         """
-        budget: {kv: 60MiB, context: 4096, batch: 2, shared_prefix: 100}
+        budget: {kv: 60MiB, context: 4096, batch: 2}
         space:
           kv:
             bits: [16, 3]
@@ -114,7 +114,7 @@ def test_every_setting_about_caches_arrives_where_it_is_used(tmp_path: Path) -> 
             pin: {"layers.0.kv": k8v8, "*.1.kv": shared}
         """,
     )
-    assert settings.budget.to_budget() == Budget(kv=60 * 2**20, context=4096, batch=2, shared_prefix=100)
+    assert settings.budget.to_budget() == Budget(kv=60 * 2**20, context=4096, batch=2)
     rules = settings.kv_rules()
     assert rules == KvRules(
         bits=(16, 3),

@@ -42,28 +42,26 @@ def test_a_prefix_of_one_token_has_no_half() -> None:
 
 def test_a_sequence_is_planted_in_the_prompt_and_asked_for_at_the_end() -> None:
     haystacks = [window(f"doc-{i}", 300) for i in range(7)]
-    made = planted(haystacks, VOCAB, 3)
+    made = planted(haystacks, 3)
     assert [each.document for each in made] == [each.document for each in haystacks]
-    starts = []
-    for each, haystack in zip(made, haystacks, strict=True):
+    known = {int(token) for haystack in haystacks for token in haystack.tokens}
+    # At 10, 30, … 90 % of what leaves room for the sequence and as much again behind it, in turn.
+    starts = [round(depth * 236) for depth in (0.1, 0.3, 0.5, 0.7, 0.9, 0.1, 0.3)]
+    for each, haystack, start in zip(made, haystacks, starts, strict=True):
         assert (each.prefix, each.scored) == (300, PLANTED - 1)
         prompt, needle = each.tokens[:300], each.tokens[300:]
         assert len(needle) == PLANTED
-        assert needle.min() >= 0
-        assert needle.max() < VOCAB
-        (changed,) = np.nonzero(prompt != haystack.tokens[:300])
-        assert list(changed) == list(range(changed[0], changed[0] + PLANTED))
-        np.testing.assert_array_equal(prompt[changed], needle)
-        starts.append(int(changed[0]))
-    # At 10, 30, … 90 % of what leaves room for the sequence and as much again behind it, in turn.
-    assert starts == [round(depth * 236) for depth in (0.1, 0.3, 0.5, 0.7, 0.9, 0.1, 0.3)]
+        assert {int(token) for token in needle} <= known
+        expected = haystack.tokens[:300].copy()
+        expected[start : start + PLANTED] = needle
+        np.testing.assert_array_equal(prompt, expected)
     assert len({tuple(each.tokens[300:]) for each in made}) == 7
 
 
 def test_windows_stay_as_they_were() -> None:
     haystack = window("a", 200)
     before = haystack.tokens.copy()
-    planted([haystack], VOCAB, 0)
+    planted([haystack], 0)
     np.testing.assert_array_equal(haystack.tokens, before)
 
 
@@ -74,17 +72,17 @@ def test_one_window_per_document_and_none_where_the_prefix_is_short() -> None:
         window("twice", NEEDED + 50),
         window("short", NEEDED + 7),
     ]
-    assert [(each.document, each.prefix) for each in planted(windows, VOCAB, 0)] == [
+    assert [(each.document, each.prefix) for each in planted(windows, 0)] == [
         ("twice", NEEDED),
         ("short", NEEDED + 7),
     ]
-    assert planted([window("a", NEEDED - 1)], VOCAB, 0) == []
+    assert planted([window("a", NEEDED - 1)], 0) == []
 
 
 def test_sequences_depend_on_the_seed_alone() -> None:
     windows = [window("a", 200), window("b", 200)]
-    again = planted(windows, VOCAB, 1)
-    for first, second in zip(planted(windows, VOCAB, 1), again, strict=True):
+    again = planted(windows, 1)
+    for first, second in zip(planted(windows, 1), again, strict=True):
         np.testing.assert_array_equal(first.tokens, second.tokens)
-    other = planted(windows, VOCAB, 2)
+    other = planted(windows, 2)
     assert not np.array_equal(other[0].tokens, again[0].tokens)
