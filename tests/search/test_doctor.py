@@ -106,6 +106,7 @@ def test_llama_cpp_is_loaded_to_see_whether_it_can_be(
     (package / "__init__.py").touch()
     (package / "xllamacpp.so").write_bytes(b"not a library")
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "xllamacpp", raising=False)  # another test may have imported it
     load_library.cache_clear()
     finding = doctor._llamacpp()
     load_library.cache_clear()

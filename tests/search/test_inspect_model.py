@@ -167,7 +167,7 @@ def test_weights_alone_can_be_too_large(look: Look) -> None:
     assert found.verdict.split(" take ")[1] == f"{AT_2 / 1024:.2f} KiB of {(AT_2 - 1) / 1024:.2f} KiB"
 
 
-def test_a_cache_fits_only_if_it_does_on_the_way(look: Look) -> None:
+def test_a_cache_fits_at_a_context_and_always_up_to_another(look: Look) -> None:
     """At 68 tokens a group is quantized, so that 67 of them take more."""
     option = KvOption(2, 2)
     geometry = look().space.geometry
@@ -175,7 +175,8 @@ def test_a_cache_fits_only_if_it_does_on_the_way(look: Look) -> None:
     assert now < before == 67 * TOKEN
     assert look(total=AT_2 + before, context=68).fits is True
     found = look(total=AT_2 + before - 1, context=68)
-    assert (found.fits, found.shown.longest) == (False, 66)
+    assert (found.fits, found.shown.longest) == (True, 66)
+    assert look(total=AT_2 + now - 1, context=68).fits is False
 
 
 def test_a_budget_of_weights_and_a_total_hold_together(look: Look) -> None:

@@ -317,10 +317,18 @@ def test_a_context_longer_than_what_is_measured_is_noted(with_caches: Callable[.
 
 
 def test_a_common_prefix_is_told_as_it_was_asked(with_caches: Callable[..., Inspection]) -> None:
+    budget = {"total": "2MiB", "context": 400, "batch": 2, "shared_prefix": 100}
+    found = with_caches(budget, {"bits": [8, 16]}, target="vllm", weights={"zeros": ["integer"]})
+    assert found.budget_text == "total 2.00 MiB, context 400, batch 2, shared_prefix 100"
+    assert found.space.load == Load(400, 2, 100)
+
+
+def test_a_common_prefix_is_refused_where_nothing_is_stored_once(
+    with_caches: Callable[..., Inspection],
+) -> None:
     budget = {"total": "400KiB", "context": 400, "batch": 2, "shared_prefix": 100}
-    found = with_caches(budget)
-    assert found.budget_text == "total 400.00 KiB, context 400, batch 2, shared_prefix 100"
-    assert found.space == cached_space(load=Load(400, 2, 100))
+    with pytest.raises(InputError, match=r"shared_prefix: target any keeps a whole cache for every sequence"):
+        with_caches(budget)
 
 
 def test_a_total_that_leaves_one_plan_is_refused_in_the_words_of_both(
