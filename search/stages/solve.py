@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tightfit.proxies.pools import PooledModel
 from tightfit.search.agents import Task
 from tightfit.search.loss_models import LossModel, additive_table, front_of, solve_model
 from tightfit.search.solvers import Side
@@ -23,9 +24,12 @@ def make_task(bench: Bench, sensed: Sensed, model: LossModel, sides: tuple[Side,
     ``sides`` are bounds beside the bytes of a plan.
     """
     settings, space = bench.settings, bench.space
-    costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
-    best = solve_model(costs, model, min(bench.limit, space.ceiling) - space.fixed_bytes, sides)
-    fitted, couplings = additive_table(model, best.levels)
+    levels: tuple[int, ...] = ()
+    if isinstance(model, PooledModel):
+        costs = [np.array(decision.costs, dtype=np.int64) for decision in space.decisions]
+        free = min(bench.limit, space.ceiling) - space.fixed_bytes
+        levels = solve_model(costs, model, free, sides).levels
+    fitted, couplings = additive_table(model, levels)
     tables = {"fitted": fitted, "calibrated": sensed.calibrated, "pre-screen": sensed.prescreen}
     mode, sensitivity = settings.search.mode, sensitivity_at(bench, fitted)
     return Task(space, bench.limit, tables, settings.seed, mode, sensitivity, sides, couplings)

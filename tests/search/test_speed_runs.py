@@ -210,7 +210,7 @@ def test_what_cannot_be_kept_gives_the_least_violating_plan_labelled(
     # Another budget is answered with what comes nearest, too.
     with Store.open(tmp_path / "tiny", mode="ro") as store:
         other = resolve(store, Budget(weights=110_000))
-    assert other.weight_bytes <= 110_000
+    assert other.size <= 110_000
     assert "cannot be kept" in other.render()
     # A finished run says the same when it is shown again.
     with pytest.raises(InfeasibleError, match="no plan that was run"):

@@ -228,6 +228,6 @@ def test_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
         solve([costs[0], np.array([1])], losses, 9, couplings=[coupling])
     with pytest.raises(InfeasibleError, match="below the floor of 2 bytes"):
         solve(costs, losses, 1, couplings=[coupling])
-    monkeypatch.setattr(coupled, "_COMBINATIONS", 3)
+    monkeypatch.setattr(coupled, "MOST_COMBINATIONS", 3)
     with pytest.raises(InputError, match=r"decisions \[0, 1\] have 2 × 2 combinations; at most 3"):
         solve_k_best(costs, losses, 9, 2, couplings=[coupling])
