@@ -158,10 +158,12 @@ def _note_measurements(log: Path) -> None:
     """Append the key of whatever this process begins to measure to a file."""
     measure = Evaluator.measure
 
-    def noted(self: Evaluator, plan: str, options: Any, split: str, windows: Sequence[Any]) -> Any:
+    def noted(
+        self: Evaluator, plan: str, options: Any, split: str, windows: Sequence[Any], kv: Any = None
+    ) -> Any:
         with log.open("a") as file:
             file.write(json.dumps([plan, split, self.protocol(split, windows)]) + "\n")
-        return measure(self, plan, options, split, windows)
+        return measure(self, plan, options, split, windows, kv)
 
     Evaluator.measure = noted  # type: ignore[method-assign]
 

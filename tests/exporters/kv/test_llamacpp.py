@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xllamacpp
 from tests.exporters.kv.plans import CONFIG, ship_caches, ship_kv
 
 from tightfit.exporters.kv.llamacpp import TYPES, describe, export, summary
 from tightfit.spaces import Load
+from tightfit.workers.llamacpp.library import find_library
 
 BLOCK_BYTES = {"f16": 64, "q8_0": 34, "q5_0": 22, "q4_0": 18}  # of 32 channels
 
@@ -90,7 +90,7 @@ def test_a_prefix_in_common_is_stored_by_every_sequence() -> None:
 
 def test_llama_cpp_knows_what_it_is_told() -> None:
     """By the names in its own library."""
-    library = next(Path(xllamacpp.__file__).parent.glob("*.so")).read_bytes()
+    library = find_library().read_bytes()
     content = describe(ship_caches(["k5v4-block"] * 4, "llama.cpp"))
     for word, value in arguments(content).items():
         assert f"\0{word}\0".encode() in library
