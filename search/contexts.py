@@ -66,9 +66,10 @@ def _compresses(option: KvOption, layer: Attention, tokens: int) -> bool:
 
 def context_note(settings: Settings, space: Space) -> str | None:
     """Say where losses are measured after fewer tokens than the budget counts."""
-    if space.load is None or prefix_of(settings, space) == space.load.context:
+    prefix = prefix_of(settings, space)
+    if space.load is None or prefix == space.load.context:
         return None
     return (
-        f"losses are measured after {prefix_of(settings, space)} tokens of context; at the "
+        f"losses are measured after {prefix} tokens of context; at the "
         f"{space.load.context} that the budget counts they are not measured."
     )

@@ -74,7 +74,7 @@ def estimate_cost(settings: Settings, space: Space) -> Cost:
     # Every window is read with what comes before it.
     read = 1 + prefix_of(settings, space) / text.sequence
     counts: dict[str, float] = {
-        "prepare": text.calibration * read,
+        "prepare": text.calibration,
         # One backward pass per draw of labels; scoring multiplies every input by every option's error.
         "sense": sense.prescreen_tokens * (1 + LABELS * _BACKWARD + options)
         + sense.marginals * sense.marginal_tokens * read,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from tightfit.search import control
 from tightfit.search.agents.optuna_agents import check_mode
-from tightfit.search.contexts import prefix_of
 from tightfit.search.cost import estimate_cost
 from tightfit.search.facts import SpaceFacts
 from tightfit.search.hardware import LEAST_PLANS, bounds_of
@@ -175,9 +174,8 @@ def _begin(bench: Bench, stage: str) -> None:
 
 
 def _check_lengths(settings: Settings, space: Space) -> None:
-    """Refuse windows longer than the model's context: it would fail, or lose sense without a word."""
+    """Refuse what is longer than the model's context: it would fail, or lose sense without a word."""
     geometry = space.geometry
-    prefix_of(settings, space)
     asked = settings.validation
     bounds = bounds_of(settings)
     if bounds and space.size < LEAST_PLANS:

@@ -140,9 +140,10 @@ class Store:
         for row in self._rows("SELECT * FROM option ORDER BY rowid"):
             options.setdefault(row["decision"], []).append(row)
         governed: dict[str, list[Site]] = {name: [] for name in options}
-        for site in self.sites():
+        sites = self.sites()
+        for site in sites:
             governed[site.decision].append(site)
-        layers = 1 + max((site.layer for site in self.sites() if site.layer is not None), default=-1)
+        layers = 1 + max((site.layer for site in sites if site.layer is not None), default=-1)
         return tuple(_decision(name, governed[name], rows, layers) for name, rows in options.items())
 
     # Scores

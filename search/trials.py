@@ -18,8 +18,8 @@ SPLIT = "selection"
 def record(archive: Archive, agent: str, round_: int, proposals: Sequence[Proposal]) -> None:
     """Store one turn of an agent, before any of it is measured: a resumed run asks for it no more."""
     for proposal in proposals:
-        cache = archive.space.cache_bytes(proposal.plan)
-        archive.store.add_plan(proposal.plan, proposal.bytes, proposal.label, cache)
+        size, cache = archive.space.charge(proposal.plan)
+        archive.store.add_plan(proposal.plan, size, proposal.label, cache)
     archive.store.add_trials(
         StoredTrial(agent, round_, position, p.plan.digest, p.label, p.kind, dict(p.note))
         for position, p in enumerate(proposals)

@@ -179,7 +179,7 @@ class Evaluator:
         divergences = []
         model, geometry = self.replica.model, self.replica.geometry
         with one_thread(), rounded_inputs(model, geometry, options):
-            weights = self.key({site: option.name for site, option in options.items()})
+            weights = self.key({site: option.name for site, option in options.items()}) if kv else ""
             scored = list(self._threads.map(partial(self._score, weights, kv or {}), windows, reference))
         for window, (loss, divergence) in zip(windows, scored, strict=True):
             divergences.append(divergence)

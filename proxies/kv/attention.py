@@ -13,6 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from tightfit.compress.kvcache.eviction import attention_scores
+
 
 class Prefill(Protocol):
     """What a prompt left behind, one entry per layer.
@@ -87,10 +89,8 @@ def attention_mass(queries: Tensor, keys: Tensor, scaling: float, window: int | 
     Returns:
         float32, shape (batch, kv_heads, tokens); sums to 1 over tokens.
     """
-    mass = torch.empty(keys.shape[:3], dtype=torch.float32, device=keys.device)
-    for sequence, head, weights in head_weights(queries, keys, scaling, window):
-        mass[sequence, head] = weights.mean((0, 1))
-    return mass
+    held = keys.shape[2]
+    return attention_scores(queries[:, :, -held:], keys, scaling, held, window)
 
 
 def prefill_masses(prefill: Prefill) -> list[Tensor]:

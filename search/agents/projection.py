@@ -26,7 +26,7 @@ def project(task: Task, levels: Sequence[int], limit: int | None = None) -> Leve
     Args:
         task: the problem.
         levels: any plan of its space.
-        limit: most weight bytes; the task's own unless given.
+        limit: most bytes; the task's own unless given.
 
     Raises:
         InfeasibleError: the limit is below the floor of the space, or no plan within it keeps every side.
@@ -81,7 +81,7 @@ def fill(task: Task, levels: Sequence[int], limit: int | None = None) -> Levels:
     Args:
         task: the problem.
         levels: a plan within the limit that keeps every side.
-        limit: most weight bytes; the task's own unless given.
+        limit: most bytes; the task's own unless given.
     """
     bound = task.limit if limit is None else min(limit, task.limit)
     swaps = _Swaps(task, levels)

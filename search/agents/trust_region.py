@@ -19,7 +19,7 @@ class Region:
         task: the problem.
         scores: what every option would change at the plan, in nats per token.
         origin: the plan, measured.
-        limit: most weight bytes of the plans.
+        limit: most bytes of the plans.
     """
 
     def __init__(self, task: Task, scores: Table, origin: Trial, limit: int) -> None:

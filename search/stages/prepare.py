@@ -38,7 +38,7 @@ class Bench:
     """What the stages work with.
 
     Attributes:
-        limit: most weight bytes of a plan.
+        limit: most bytes of a plan.
         archive: measures plans.
         recipe: what another process needs to measure them alike.
         before: what earlier processes of this run spent: seconds by stage, and their work.
@@ -89,7 +89,7 @@ def prepare(
         settings: of the run.
         store: of the run.
         space: what may be chosen.
-        limit: most weight bytes of a plan.
+        limit: most bytes of a plan.
         folder: of the run.
         progress: where progress lines go.
         take_over: called once it is sure that the store's measurements rest on what was loaded.
@@ -109,7 +109,7 @@ def prepare(
     replica = Replica(loaded.model, loaded.geometry)
     before = {key: store.get(key, {}) for key in ("timing", "work")}
     calibration = [
-        torch.from_numpy(window.tokens[window.prefix :]).to(replica.device)
+        torch.from_numpy(window.after(0).tokens).to(replica.device)
         for window in splits["calibration"].windows
     ]
     with progress.stage("prepare", "calibration statistics"):

@@ -44,8 +44,8 @@ def solve_task(bench: Bench, task: Task, model: LossModel) -> None:
     rows = []
     for index in kept:
         levels = front.levels(int(index))
-        plan, size = bench.space.plan(levels), bench.space.bytes_of(levels)
-        cache = bench.space.cache_bytes(plan)
+        plan = bench.space.plan(levels)
+        size, cache = bench.space.charge(plan)
         bench.store.add_plan(plan, size, "front", cache)
         rows.append(
             {
@@ -58,7 +58,8 @@ def solve_task(bench: Bench, task: Task, model: LossModel) -> None:
         )
     bench.store.put("front", rows)
     plan = bench.space.plan(best.levels)
-    bench.store.add_plan(plan, bench.space.bytes_of(best.levels), "exact", bench.space.cache_bytes(plan))
+    size, cache = bench.space.charge(plan)
+    bench.store.add_plan(plan, size, "exact", cache)
     bench.store.put(
         "solution",
         {
