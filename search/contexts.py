@@ -47,7 +47,7 @@ def _check_compresses(space: Space, prefix: int, context: int) -> None:
         InputError: naming the option and the two lengths.
     """
     for decision in space.kv_decisions:
-        layer = space.geometry.attention[int(decision.sites[0].split(".")[1])]
+        layer = space.geometry.attention[decision.kv_layers[0]]
         for option in decision.kv_options:
             if _compresses(option, layer, context) and not _compresses(option, layer, prefix):
                 raise InputError(

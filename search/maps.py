@@ -246,7 +246,7 @@ def _cache_cell(name: str, option: KvOption, score: Score | None = None) -> Cell
 
 def _with_caches(laid: SiteMap, decisions: Sequence[Decision], cell: Callable[[str], Cell | None]) -> SiteMap:
     """Add the KV caches to a map: layer by layer, or apart where all are one decision."""
-    cells = {int(d.sites[0].split(".")[1]): cell(d.name) for d in decisions if d.is_kv and len(d.sites) == 1}
+    cells = {d.kv_layers[0]: cell(d.name) for d in decisions if len(d.kv_layers) == 1}
     joint = [found for d in decisions if d.is_kv and len(d.sites) > 1 and (found := cell(d.name))]
     caches = tuple(cells.get(layer) for layer in laid.layers) if any(cells.values()) else ()
     return replace(laid, caches=caches, apart=(*laid.apart, *joint))

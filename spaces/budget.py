@@ -187,8 +187,8 @@ class Budget:
         """Say at which context the smallest caches would fit into what is left for them."""
         options = [PLAIN] * space.geometry.layers
         for decision in space.kv_decisions:
-            for site in decision.sites:
-                options[int(site.split(".")[1])] = decision.kv_options[0]
+            for layer in decision.kv_layers:
+                options[layer] = decision.kv_options[0]
         fits = longest_context(space.geometry, left, self.batch, self.shared_prefix, options)
         smallest = "smallest" if space.has_kv else "uncompressed"
         if fits < 1:

@@ -45,6 +45,11 @@ class Decision:
         return isinstance(self.options[0], KvOption)
 
     @property
+    def kv_layers(self) -> tuple[int, ...]:
+        """Layers whose KV caches it is about; none where it is about matrices."""
+        return tuple(int(site.split(".")[1]) for site in self.sites) if self.is_kv else ()
+
+    @property
     def matrix_options(self) -> tuple[Option, ...]:
         """Its options as ways to store matrices; none where it is about KV caches."""
         return tuple(option for option in self.options if not isinstance(option, KvOption))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from tightfit.spaces.decisions import Decision
 from tightfit.spaces.errors import InputError
-from tightfit.spaces.geometry import Geometry
+from tightfit.spaces.geometry import Attention, Geometry
 from tightfit.spaces.kv import FLOAT_BITS, KvOption
 from tightfit.spaces.memory import Load
 from tightfit.spaces.targets import Target
@@ -130,12 +130,12 @@ def build_kv_decisions(
     offered, pinned = rules.options(target), _pinned(geometry, rules, target, sites)
     if target.kv.joint:
         options = [_agreed(pinned)] if pinned else offered
-        return (_decision(KV_JOINT, sites, options, geometry, load),)
+        return (_decision(KV_JOINT, sites, options, geometry.attention, load),)
     decisions = []
     for layer, site in enumerate(sites):
         options = [o for o in offered if _possible(geometry, o, layer)]
         options = [pinned[site]] if site in pinned else options
-        decisions.append(_decision(site, [site], options, geometry, load))
+        decisions.append(_decision(site, [site], options, [geometry.attention[layer]], load))
     return tuple(decisions)
 
 
@@ -210,9 +210,8 @@ def _agreed(pinned: Mapping[str, KvOption]) -> KvOption:
 
 
 def _decision(
-    name: str, sites: list[str], offered: list[KvOption], geometry: Geometry, load: Load
+    name: str, sites: list[str], offered: list[KvOption], layers: Sequence[Attention], load: Load
 ) -> Decision:
-    layers = [geometry.attention[int(site.split(".")[1])] for site in sites]
     try:
         costs = {o: sum(load.layer_bytes(layer, o) for layer in layers) for o in offered}
     except InputError as error:

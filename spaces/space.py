@@ -132,7 +132,7 @@ class Space:
     def _uncompressed(self, decision: Decision) -> int:
         if self.load is None or not decision.is_kv:
             return decision.weights * self.geometry.dtype_bytes
-        layers = [self.geometry.attention[int(site.split(".")[1])] for site in decision.sites]
+        layers = [self.geometry.attention[layer] for layer in decision.kv_layers]
         return sum(self.load.layer_bytes(layer, PLAIN) for layer in layers)
 
     def bytes_of(self, levels: Sequence[int]) -> int:
@@ -189,7 +189,7 @@ class Space:
         result = {}
         for decision, option in self._chosen(plan):
             if isinstance(option, KvOption):
-                result.update({int(site.split(".")[1]): option for site in decision.sites})
+                result.update(dict.fromkeys(decision.kv_layers, option))
         return result
 
     def _chosen(self, plan: Plan) -> Iterator[tuple[Decision, Choice]]:

@@ -70,7 +70,7 @@ def kv_prescreen(
     for row, (tokens, prefix) in enumerate(windows):
         trace = _trace(replica, tokens, prefix, generator)
         for decision, table in zip(decisions, scores, strict=True):
-            for layer in (int(site.split(".")[1]) for site in decision.sites):
+            for layer in decision.kv_layers:
                 table[row] += _layer_scores(trace, layer, decision.kv_options)
             done += 1
             progress(done, len(windows) * len(decisions))

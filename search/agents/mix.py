@@ -61,25 +61,25 @@ class Mix:
     def propose(self, task: Task, history: History, count: int) -> list[Proposal]:
         """Return the mixes, those that use most of the budget first."""
         proposals: dict[str, Proposal] = {}
+
+        def keep(levels: Levels, words: str) -> None:
+            if task.keeps(levels):
+                proposal = task.proposal(levels, words, "mix")
+                proposals.setdefault(proposal.plan.digest, proposal)
+
         for cache in cache_formats(task.space):
             for name, recipe in RECIPES.items() if task.space.target.types else ():
                 known = recipe_levels(task.space, recipe, cache)
-                if known is not None and task.keeps(known):
-                    words = f"llama.cpp {name}" + (f" + {cache.name}" if cache else "")
-                    proposal = task.proposal(known, words, "mix")
-                    proposals.setdefault(proposal.plan.digest, proposal)
+                if known is not None:
+                    keep(known, f"llama.cpp {name}" + (f" + {cache.name}" if cache else ""))
             for low, high in _pairs(task, cache):
                 whole = [task.space.uniform_levels(option, cache) for option in (low, high)]
                 for name, order in ORDERS.items():
                     levels = _fill(task, whole[0], whole[1], order(task.space))
-                    if levels not in whole and task.keeps(levels):
-                        words = f"mix {_short(low)}+{label(high, cache)}, {name}"
-                        proposal = task.proposal(levels, words, "mix")
-                        proposals.setdefault(proposal.plan.digest, proposal)
+                    if levels not in whole:
+                        keep(levels, f"mix {_short(low)}+{label(high, cache)}, {name}")
         for levels, words in cache_mixes(task):
-            if task.keeps(levels):
-                proposal = task.proposal(levels, words, "mix")
-                proposals.setdefault(proposal.plan.digest, proposal)
+            keep(levels, words)
         return sorted(proposals.values(), key=lambda p: -p.bytes)[:count]
 
 
